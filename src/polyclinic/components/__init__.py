@@ -1,0 +1,1 @@
+"""The published ideas, one file each."""

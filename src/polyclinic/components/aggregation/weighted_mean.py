@@ -1,0 +1,42 @@
+"""FedAvg's aggregation.
+
+Paper: McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*, AISTATS 2017,
+algorithm 1: ``w = sum_m (n_m / n) w_m``. The published systems differ in the weights: ``samples`` is the paper's,
+``uniform`` is what HarmoFL, FedFA and FedBN run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from polyclinic.components.aggregation.mean import StreamingMean
+from polyclinic.components.base import Component, Settings
+from polyclinic.components.registry import component
+from polyclinic.components.rounds import ServerRound
+from polyclinic.federation.messages import Tensors, Update
+
+
+@component
+class WeightedMean(Component):
+    """The mean of the sites' weights, by number of training samples or uniform."""
+
+    name = "weighted_mean"
+    level = "aggregation"
+    paper = "McMahan et al., AISTATS 2017"
+    equations = ("FedAvg algorithm 1: w = sum_m (n_m / n) w_m",)
+    aggregates = True
+    streams = True
+
+    class Settings(Settings):
+        """``weighting``: ``samples`` (n_m / n) or ``uniform`` (1 / M)."""
+
+        weighting: Literal["samples", "uniform"] = "samples"
+
+    def aggregate(self, server: ServerRound, updates: Iterable[Update]) -> Tensors:
+        """One pass over the updates."""
+        mean = StreamingMean(server.buffers, server.buffer_policy)
+        for update in updates:
+            weight = float(update.samples) if self.settings.weighting == "samples" else 1.0
+            mean.add(update.weights, weight, update.samples)
+        return mean.result(server.previous)

@@ -1,0 +1,160 @@
+"""The component contract: one published idea, site half and server half, in one class.
+
+Every hook is optional; the base class does nothing. See ``docs/architecture.md`` for where each hook sits in a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from polyclinic.components.rounds import ServerRound, SiteRound
+from polyclinic.components.step import Step
+from polyclinic.data.federation import Task
+from polyclinic.federation.messages import Tensors, Update
+from polyclinic.networks.base import SegmentationNetwork
+from polyclinic.recipe import PolicySettings, TrainingSettings
+
+Level = Literal["image", "feature", "objective", "aggregation"]
+
+
+class Settings(BaseModel):
+    """Base of every component's settings: frozen, strict about unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Declares one tensor that leaves a site. A ``str`` in ``shape`` is a size that is only known at run time."""
+
+    name: str
+    shape: tuple[int | str, ...]
+    what: str
+    dtype: torch.dtype = torch.float32
+    finite: bool = True
+
+    def accepts(self, tensor: Tensor) -> bool:
+        """Whether a tensor has the declared type and shape."""
+        sizes_agree = len(self.shape) == tensor.dim() and all(
+            isinstance(declared, str) or declared == size
+            for declared, size in zip(self.shape, tensor.shape, strict=True)
+        )
+        return sizes_agree and tensor.dtype == self.dtype
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a component may know when it is built: the same at every site and at the server."""
+
+    task: Task
+    training: TrainingSettings = TrainingSettings()
+    policies: PolicySettings = PolicySettings()
+    seed: int = 0
+    unseen_sites: bool = False
+
+
+@dataclass
+class Component:
+    """Base class of all components.
+
+    A site's instance lives for one round and the server's for one run. What must live longer goes into ``state``
+    (named tensors): the site's is written to the site's disk, the server's into the checkpoint. Attributes set by
+    ``install`` (such as references to modules) are there in every round.
+    """
+
+    settings: Any
+    context: Context
+    state: Tensors = field(default_factory=dict)
+
+    name: ClassVar[str]
+    level: ClassVar[Level]
+    paper: ClassVar[str] = ""
+    equations: ClassVar[tuple[str, ...]] = ()
+    Settings: ClassVar[type[BaseModel]] = Settings
+    strength: ClassVar[str | None] = None
+    """The setting whose zero switches the component off, if there is one."""
+    aggregates: ClassVar[bool] = False
+    streams: ClassVar[bool] = False
+    """An aggregating component that looks at every update once, so that memory does not grow with the sites."""
+    wants_unlabelled: ClassVar[bool] = False
+
+    # ---- build time, both halves ---------------------------------------------------------------------------------
+
+    def install(self, network: SegmentationNetwork) -> None:
+        """Put modules into the network's taps or extras."""
+
+    def warnings(self) -> list[str]:
+        """Sentences about settings that make little sense together."""
+        return []
+
+    def keeps(self, name: str) -> bool:  # noqa: ARG002
+        """Whether the weight of this name never leaves the site."""
+        return False
+
+    def leaves(self, network: SegmentationNetwork) -> tuple[Shared, ...]:  # noqa: ARG002
+        """Declare what ``share`` returns."""
+        return ()
+
+    # ---- site half, in the order of a round ----------------------------------------------------------------------
+
+    def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:
+        """Start of the round: the received weights are in the network, ``shared`` came from ``combine``."""
+
+    def make_optimizer(self, parameters: dict[str, nn.Parameter]) -> Optimizer | None:  # noqa: ARG002
+        """An optimiser of the component's own instead of the recipe's."""
+        return None
+
+    def on_images(self, step: Step) -> None:
+        """Before the network: change ``step.images``, ``step.labels``, ``step.strong``."""
+
+    def objective(self, step: Step) -> Tensor | None:  # noqa: ARG002
+        """Replace the recipe's supervised loss; at most one component of a method does this."""
+        return None
+
+    def loss(self, step: Step) -> dict[str, Tensor]:  # noqa: ARG002
+        """Extra loss terms by name, already weighted; they are added and logged."""
+        return {}
+
+    def on_gradients(self, step: Step) -> None:
+        """Between backward and the optimiser's step."""
+
+    def after_step(self, step: Step) -> None:
+        """After the optimiser's step."""
+
+    def after_epoch(self, step: Step) -> None:
+        """After the last step of a local epoch."""
+
+    def share(self, site: SiteRound) -> Tensors:  # noqa: ARG002
+        """End of the round: named tensors that leave, exactly as declared by ``leaves``."""
+        return {}
+
+    def on_update(self, update: Update) -> Update:
+        """Last thing before the update leaves: noise, clipping, compression."""
+        return update
+
+    # ---- server half ---------------------------------------------------------------------------------------------
+
+    def aggregate(self, server: ServerRound, updates: Iterable[Update]) -> Tensors:
+        """New global weights. ``updates`` can be walked through once if the class says ``streams``, else it is a list."""
+        raise NotImplementedError(f"{self.name} does not aggregate")
+
+    def combine(self, server: ServerRound, shared: dict[str, Tensors]) -> Tensors:  # noqa: ARG002
+        """What is broadcast next round, from what each site shared.
+
+        ``server.weights`` holds the new global weights; a component may set entries of its own modules there.
+        """
+        return {}
+
+    def unseen_weights(self, server: ServerRound) -> Tensors:  # noqa: ARG002
+        """Values of kept weights for a site that never took part; empty if there are none."""
+        return {}
+
+
+Hook = Callable[[Component, Step], None]

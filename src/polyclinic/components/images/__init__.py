@@ -1,0 +1,1 @@
+"""Components at the level of images."""

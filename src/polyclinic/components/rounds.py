@@ -1,0 +1,72 @@
+"""What a component may see of a round, at a site and at the server."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from polyclinic.federation.messages import Tensors
+from polyclinic.networks.base import SegmentationNetwork, load_weights
+
+if TYPE_CHECKING:
+    from polyclinic.data.sitedata import SiteData
+
+
+@dataclass
+class SiteRound:
+    """A site's round: its data, the network being trained, and the weights it started from."""
+
+    site: str
+    round: int
+    network: SegmentationNetwork
+    received: Mapping[str, Tensor]
+    data: SiteData
+    device: torch.device
+    generator: torch.Generator
+    batch_size: int
+    steps: int = 0
+    learning_rates: float = 0.0
+
+    @property
+    def mean_lr(self) -> float:
+        """Mean learning rate of the steps so far (SCAFFOLD's option II)."""
+        return self.learning_rates / max(1, self.steps)
+
+    def frozen(self, weights: Mapping[str, Tensor] | None = None) -> SegmentationNetwork:
+        """A copy of the network in eval mode without gradients; ``weights`` default to the received ones."""
+        twin = copy.deepcopy(self.network).eval().requires_grad_(False)
+        load_weights(twin, dict(self.received if weights is None else weights))
+        return twin
+
+    def batches(self, labelled: bool | None = None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Walk over the training images as they are: indices, images and labels of each batch, on the device.
+
+        ``labelled`` restricts to images with (``True``) or without labels; labels of unlabelled images are zeros.
+        """
+        indices = self.data.training_indices(labelled)
+        for part in indices.split(self.batch_size):
+            images, labels = self.data.images.batch(part)
+            yield part, images.to(self.device), labels.to(self.device)
+
+
+@dataclass
+class ServerRound:
+    """The server's round: a network to run probes through, the weights before, and the new ones once they exist."""
+
+    round: int
+    rounds: int
+    network: SegmentationNetwork
+    previous: Tensors
+    sites: tuple[str, ...]
+    buffers: frozenset[str]
+    buffer_policy: str
+    generator: torch.Generator
+    device: torch.device
+    weights: Tensors = field(default_factory=dict)
+    samples: dict[str, int] = field(default_factory=dict)
+    warn: Callable[[str], None] = lambda _: None

@@ -1,0 +1,55 @@
+"""One optimiser step at a site, as components see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from polyclinic.networks.base import Features, SegmentationNetwork
+
+
+@dataclass
+class Step:
+    """The batch, the network's single forward pass over it, and where in the training it happens.
+
+    ``images`` is ``(labelled, channel, *spatial)`` with ``labels`` ``(labelled, *spatial)``; both have no rows at a site
+    that only has unlabelled images. ``weak`` and ``strong`` are two views with one geometry of the unlabelled batch,
+    ``(unlabelled, channel, *spatial)``, or ``None`` when no component of the method wants them.
+    """
+
+    network: SegmentationNetwork
+    images: Tensor
+    labels: Tensor
+    generator: torch.Generator
+    round: int
+    epoch: int
+    index: int
+    last_epoch: bool
+    progress: float
+    lr: float
+    weak: Tensor | None = None
+    strong: Tensor | None = None
+    unlabelled_indices: Tensor | None = None
+    indices: Tensor | None = None
+    output: Features = field(init=False)
+    losses: dict[str, Tensor] = field(default_factory=dict)
+    recompute: Callable[[], Tensor] = field(init=False)
+    """Run forward and backward again on the same batch, into cleared gradients; the base of weight perturbation."""
+
+    @property
+    def inputs(self) -> Tensor:
+        """What goes through the network: labelled images, then the strong view of the unlabelled ones."""
+        return self.images if self.strong is None else torch.cat([self.images, self.strong])
+
+    @property
+    def labelled(self) -> Features:
+        """The part of the output that belongs to ``images``."""
+        return self.output.rows(slice(0, len(self.images)))
+
+    @property
+    def unlabelled(self) -> Features:
+        """The part of the output that belongs to ``strong``."""
+        return self.output.rows(slice(len(self.images), None))

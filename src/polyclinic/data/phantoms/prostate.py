@@ -1,0 +1,99 @@
+"""Pelvic MRI, grey volumes cut into slices: the prostate between bladder, rectum and pelvic muscles.
+
+Anatomy is a map of tissues in a field of view of fixed size in mm; a site is a table of tissue intensities plus the coil's
+shading, the resolution, the noise and the scale of the numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from polyclinic.data.phantoms.drawing import (
+    Array,
+    Drawing,
+    bias_field,
+    coordinates,
+    ellipse,
+    rician,
+    smooth_noise,
+    wobble,
+)
+
+FAT, MUSCLE, PERIPHERAL, CENTRAL, BLADDER, WALL, LUMEN, VESICLE = range(8)
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one site's scanner sees. Intensities are relative, in the order of the tissues above."""
+
+    intensities: tuple[float, ...] = (0.62, 0.22, 0.85, 0.48, 0.98, 0.40, 0.10, 0.80)
+    texture: float = 0.10  # relative deviation of the tissue itself
+    shading: float = 0.10  # strength of the slow bias field
+    coil: float = 0.0  # extra brightness near a coil in the rectum
+    blur: float = 0.5  # pixels, in plane
+    noise: float = 0.03
+    gamma: float = 1.0
+    scale: float = 800.0
+    spacing: tuple[float, float] = (1.0, 3.0)  # in plane, between slices; in mm, at the default size
+
+
+STYLES = {
+    "hospital-a": Style(),
+    "hospital-b": Style((0.85, 0.25, 0.62, 0.45, 0.70, 0.45, 0.08, 0.60), 0.10, 0.15, 0.0, 0.7, 0.05, 1.2, 300.0, (1.1, 3.3)),
+    "hospital-c": Style((0.55, 0.25, 0.80, 0.50, 0.90, 0.45, 0.05, 0.75), 0.10, 0.10, 1.6, 0.4, 0.04, 1.0, 1500.0, (0.9, 3.0)),
+    "hospital-d": Style((0.30, 0.40, 0.72, 0.62, 0.95, 0.50, 0.20, 0.70), 0.12, 0.25, 0.0, 1.1, 0.06, 0.8, 500.0, (1.0, 3.6)),
+    "hospital-e": Style((0.95, 0.35, 0.42, 0.36, 0.30, 0.40, 0.10, 0.38), 0.08, 0.15, 0.0, 0.5, 0.05, 1.0, 1100.0, (1.0, 2.5)),
+    "hospital-f": Style((0.70, 0.18, 0.50, 0.32, 0.90, 0.30, 0.60, 0.55), 0.15, 0.20, 0.5, 0.8, 0.09, 1.0, 240.0, (0.8, 4.0)),
+}  # fmt: skip
+
+
+def draw(rng: np.random.Generator, site: str, size: tuple[int, ...]) -> Drawing:
+    """Draw one volume in a site's style: image ``(x, y, z)`` from right, back and foot, with its true spacing."""
+    style = STYLES[site]
+    plane, depth = style.spacing
+    spacing = (plane * 64 / size[0], plane * 64 / size[1], depth * 10 / size[2])
+    x, y, z = coordinates(size)
+    axes = (x * np.float32(plane), y * np.float32(plane), z)
+    tissue, rectum = _anatomy(rng, axes)
+    table = np.float32(style.intensities) * rng.normal(1, 0.05, len(style.intensities)).astype(np.float32)
+    image = table[tissue] * (1 + style.texture * smooth_noise(rng, size, (1.2, 1.2, 0.5)))
+    image *= bias_field(rng, size, style.shading)
+    image *= 1 + style.coil * np.exp(-np.square(rectum / 2.2))
+    image = ndimage.gaussian_filter(image, (style.blur * size[0] / 64, style.blur * size[1] / 64, 0.3))
+    image = rician(rng, np.clip(image, 0, None), style.noise) ** np.float32(style.gamma)
+    image = np.rint(np.clip(image * style.scale, 0, 32000)).astype(np.int16)
+    mask = (tissue == PERIPHERAL) | (tissue == CENTRAL)
+    return Drawing(image, mask.astype(np.uint8), spacing)
+
+
+def _anatomy(rng: np.random.Generator, axes: tuple[Array, ...]) -> tuple[NDArray[np.uint8], Array]:
+    """The tissue of every voxel, and the level of the rectum's ellipse, both ``(x, y, z)``."""
+    x, y, z = axes
+    shift, lift = rng.normal(0, 0.05, 2)
+    grow = rng.uniform(0.85, 1.2)
+    middle = (shift, 0.08 + lift, rng.normal(-0.05, 0.06))
+    radii = (0.52 * grow * rng.normal(1, 0.06), 0.42 * grow * rng.normal(1, 0.06), rng.uniform(0.72, 0.88))
+    level, angle = ellipse(axes, middle, radii)
+    gland = level / wobble(rng, angle + 0.4 * z, 0.10) < 1
+    inner, angle = ellipse(axes, (middle[0], middle[1] + 0.10, middle[2] + 0.1), tuple(0.68 * r for r in radii))
+    inner = inner / wobble(rng, angle, 0.12)
+    rectum, angle = ellipse((x, y), (shift + rng.normal(0, 0.05), middle[1] - radii[1] - 0.28), (0.30, 0.24))
+    rectum = rectum / wobble(rng, angle, 0.10)
+    bladder, _ = ellipse(axes, (shift, middle[1] + 0.25, 1.1), (0.62, 0.50, rng.uniform(0.45, 0.75)))
+    side = np.abs(x - np.float32(shift)) + 0.15 * y + 0.04 * smooth_noise(rng, x.shape, (5, 5, 2))
+    vesicle, _ = ellipse((np.abs(x - np.float32(shift)), y, z), (0.25, middle[1] - 0.30, 0.9), (0.26, 0.11, 0.30))
+
+    tissue = np.full(x.shape, FAT, np.uint8)
+    tissue[(side > rng.uniform(0.66, 0.74)) | (y > 0.82 + 0.1 * np.cos(3 * x))] = MUSCLE
+    tissue[vesicle < 1] = VESICLE
+    tissue[rectum < 1] = WALL
+    tissue[rectum < rng.uniform(0.55, 0.75)] = LUMEN
+    tissue[gland & (rectum >= 1)] = PERIPHERAL
+    tissue[gland & (rectum >= 1) & (inner < 1)] = CENTRAL
+    tissue[bladder < 1.12] = np.where(gland[bladder < 1.12], tissue[bladder < 1.12], WALL)
+    tissue[bladder < 1] = BLADDER
+    return tissue, rectum

@@ -1,0 +1,93 @@
+"""The prepared images of one site with their split, as the spine uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from polyclinic.data.imageset import Sample
+
+
+class Images(Protocol):
+    """What training and evaluation need of prepared images."""
+
+    samples: Sequence[Sample]
+    labelled: Tensor
+
+    def __len__(self) -> int: ...  # noqa: D105
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Images ``(batch, channel, *spatial)`` and labels ``(batch, *spatial)``."""
+        ...
+
+    def patches(self, indices: Tensor, size: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Random patches of images and labels."""
+        ...
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """Prepared images of a site, and the indices of each split."""
+
+    site: str
+    images: Images
+    splits: Mapping[str, Tensor]
+
+    def training_indices(self, labelled: bool | None = None) -> Tensor:
+        """Indices of training images: all, or only those with (``True``) or without (``False``) a label."""
+        indices = self.splits["train"]
+        if labelled is None:
+            return indices
+        return indices[self.images.labelled[indices] == labelled]
+
+    def labelled_indices(self, split: str) -> Tensor:
+        """Indices of a split's images that can be scored."""
+        indices = self.splits[split]
+        return indices[self.images.labelled[indices]]
+
+
+class Pooled:
+    """Several sites' images as one, without a copy: the data of the ``central`` reference."""
+
+    def __init__(self, sets: Sequence[Images]) -> None:
+        self.sets = sets
+        self.samples = [sample for one in sets for sample in one.samples]
+        self.labelled = torch.cat([one.labelled for one in sets])
+        self.starts = torch.tensor([0, *(len(one) for one in sets)]).cumsum(0)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of the sites' images in the order of ``indices``."""
+        return self._collect(indices, lambda one, rows: one.batch(rows))
+
+    def patches(self, indices: Tensor, size: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Random patches of images and labels."""
+        return self._collect(indices, lambda one, rows: one.patches(rows, size, generator))
+
+    def _collect(self, indices: Tensor, take) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
+        owner = torch.bucketize(indices, self.starts, right=True) - 1
+        images, labels, places = [], [], []
+        for number in owner.unique().tolist():
+            rows = (owner == number).nonzero().flatten()
+            part = take(self.sets[number], indices[rows] - self.starts[number])
+            images.append(part[0])
+            labels.append(part[1])
+            places.append(rows)
+        order = torch.cat(places).argsort()
+        return torch.cat(images)[order], torch.cat(labels)[order]
+
+
+def pool(sites: Sequence[SiteData], name: str) -> SiteData:
+    """All sites' data in one place."""
+    images = Pooled([site.images for site in sites])
+    splits = {
+        split: torch.cat([site.splits[split] + start for site, start in zip(sites, images.starts[:-1], strict=True)])
+        for split in sites[0].splits
+    }
+    return SiteData(name, images, splits)

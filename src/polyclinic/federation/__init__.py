@@ -1,0 +1,1 @@
+"""Server, site, messages, checks, checkpoints."""

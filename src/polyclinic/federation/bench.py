@@ -1,0 +1,120 @@
+"""The workbench of a process: one network and one set of installed components, lent to one site after another."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polyclinic.components.base import Component, Context, Shared
+from polyclinic.data.augmentation import Augmentation
+from polyclinic.data.federation import Task
+from polyclinic.errors import PolyclinicError
+from polyclinic.federation.messages import Tensors
+from polyclinic.methods.expression import parse_method
+from polyclinic.methods.registry import Method
+from polyclinic.networks import SegmentationNetwork, build_network, load_weights
+from polyclinic.recipe import Recipe
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a recipe; ``auto`` takes a GPU when there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise PolyclinicError(f"engine.device = '{name}' cannot be used here ({error}); try 'cpu' or 'auto'.") from error
+
+
+@dataclass
+class Bench:
+    """Everything that sites of one process share; nothing of a site stays here between two rounds."""
+
+    recipe: Recipe
+    method: Method
+    task: Task
+    device: torch.device
+    network: SegmentationNetwork
+    components: list[Component]
+    augmentation: Augmentation
+    initial_kept: Tensors = field(default_factory=dict)
+    exchanged: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
+
+    def fresh_components(self, state: Mapping[str, Tensors]) -> list[Component]:
+        """Components for one site and one round. Copies, so that nothing leaks from one site to the next."""
+        fresh = []
+        for template in self.components:
+            component = copy.copy(template)
+            component.state = dict(state.get(component.name, {}))
+            fresh.append(component)
+        return fresh
+
+    def load(self, *weights: Mapping[str, Tensor]) -> None:
+        """Fill the network: kept weights at their initial values, then each mapping over what came before."""
+        merged: dict[str, Tensor] = dict(self.initial_kept)
+        for mapping in weights:
+            merged.update(mapping)
+        load_weights(self.network, merged)
+
+    def exchanged_weights(self) -> Tensors:
+        """A copy of the weights that travel."""
+        return {n: t.detach().cpu().clone() for n, t in self.network.state_dict().items() if n in self.exchanged}
+
+    def kept_weights(self) -> Tensors:
+        """A copy of the weights that stay at the site."""
+        return {n: t.detach().cpu().clone() for n, t in self.network.state_dict().items() if n in self.kept}
+
+    def declared(self) -> dict[str, tuple[Shared, ...]]:
+        """What each component lets out of a site, by component."""
+        return {c.name: c.leaves(self.network) for c in self.components}
+
+
+def build_bench(recipe: Recipe, task: Task) -> Bench:
+    """Build network and components of a recipe; the same at every site and at the server."""
+    torch.set_num_threads(recipe.engine.threads)
+    method = parse_method(recipe.method)
+    device = choose_device(recipe.engine.device)
+    network = build_network(task, recipe.network, recipe.seed)
+    context = Context(
+        task, recipe.training, recipe.policies, recipe.seed, recipe.protocol.kind == "leave-one-site-out"
+    )
+    components = method.build(context)
+    with torch.random.fork_rng(devices=[]):
+        for number, component in enumerate(components):
+            torch.manual_seed(_install_seed(recipe.seed, number, component.name))
+            component.install(network)
+    network.to(device)
+    bench = Bench(recipe, method, task, device, network, components, Augmentation(recipe.augmentation))
+    bench.kept, bench.exchanged = _sides(bench)
+    bench.initial_kept = bench.kept_weights()
+    return bench
+
+
+def _install_seed(seed: int, number: int, name: str) -> int:
+    from polyclinic.seeds import seed_for
+
+    return seed_for(seed, "install", number, name)
+
+
+def _sides(bench: Bench) -> tuple[frozenset[str], frozenset[str]]:
+    """Names that stay at a site, and names that travel; frozen ones do neither."""
+    network, policy = bench.network, bench.recipe.policies.buffers
+    buffers, frozen = network.buffer_names(), network.frozen()
+    kept, exchanged = set(), set()
+    for name in network.state_dict():
+        if name in frozen:
+            continue
+        stays = any(component.keeps(name) for component in bench.components)
+        (kept if stays or (policy == "keep" and name in buffers) else exchanged).add(name)
+    return frozenset(kept), frozenset(exchanged)
+
+
+def describe_components(bench: Bench) -> list[dict[str, Any]]:
+    """Plain data about the components and their settings, for the run record."""
+    return [{"component": c.name, "level": c.level, "settings": c.settings.model_dump()} for c in bench.components]

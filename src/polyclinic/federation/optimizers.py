@@ -1,0 +1,52 @@
+"""Optimisers and learning rates from the recipe; optimiser state as named tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from polyclinic.federation.messages import Tensors
+from polyclinic.recipe import TrainingSettings
+
+
+def build_optimizer(parameters: dict[str, nn.Parameter], settings: TrainingSettings) -> Optimizer:
+    """The recipe's optimiser over named parameters."""
+    values = list(parameters.values())
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(values, settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
+    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
+    return kind(values, settings.lr, betas=settings.betas, weight_decay=settings.weight_decay)
+
+
+def learning_rate(settings: TrainingSettings, progress: float) -> float:
+    """The rate when a share ``progress`` in [0, 1) of the training is done; it depends on nothing else."""
+    if settings.schedule == "cosine":
+        return settings.lr * 0.5 * (1 + math.cos(math.pi * progress))
+    if settings.schedule == "poly":
+        return float(settings.lr * (1 - progress) ** settings.poly_power)
+    return settings.lr
+
+
+def optimizer_tensors(optimizer: Optimizer, parameters: dict[str, nn.Parameter]) -> Tensors:
+    """The optimiser's memory as ``<parameter>/<what>`` tensors."""
+    tensors: Tensors = {}
+    for name, parameter in parameters.items():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if value is not None:
+                tensors[f"{name}/{key}"] = value.detach().cpu() if isinstance(value, Tensor) else torch.tensor(value)
+    return tensors
+
+
+def restore_optimizer(
+    optimizer: Optimizer, parameters: dict[str, nn.Parameter], tensors: Mapping[str, Tensor]
+) -> None:
+    """Put back what ``optimizer_tensors`` took out."""
+    for full_name, tensor in tensors.items():
+        name, _, key = full_name.rpartition("/")
+        parameter = parameters[name]
+        on_device = tensor.clone() if key == "step" else tensor.to(parameter.device, copy=True)
+        optimizer.state[parameter][key] = on_device

@@ -1,0 +1,74 @@
+"""A site's memory between rounds, on the site's own disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from polyclinic.federation.messages import Tensors
+from polyclinic.files import load_tensors, save_tensors
+
+
+@dataclass
+class SiteState:
+    """What a site carries from round to round; ``round`` is the last one it trained in, -1 before the first."""
+
+    round: int = -1
+    best_round: int | None = None
+    personal: Tensors = field(default_factory=dict)
+    best: Tensors = field(default_factory=dict)
+    optimizer: Tensors = field(default_factory=dict)
+    components: dict[str, Tensors] = field(default_factory=dict)
+
+    def personal_at(self, best_round: int | None) -> Tensors:
+        """Kept weights as of the best round, which are the current ones unless the site trained since."""
+        return self.best if best_round is not None and self.best_round == best_round else self.personal
+
+    def note_best(self, best_round: int | None) -> None:
+        """Remember the kept weights of the round that the server now calls the best, before training changes them."""
+        if best_round is not None and best_round != self.best_round and self.round <= best_round:
+            self.best_round, self.best = best_round, dict(self.personal)
+
+
+class SiteStore:
+    """Files ``round-00007.safetensors``: the newest, and the one before it.
+
+    The one before is what a repeated round starts from when the run was killed after this site had finished its part,
+    so that a resumed run takes exactly the same steps.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def _rounds(self) -> list[int]:
+        return sorted(int(path.stem.split("-")[1]) for path in self.folder.glob("round-*.safetensors"))
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"round-{number:05d}.safetensors"
+
+    def load(self, before: int) -> SiteState:
+        """The state that a round starts from: the newest one of an earlier round."""
+        earlier = [number for number in self._rounds() if number < before]
+        if not earlier:
+            return SiteState()
+        tensors, about = load_tensors(self._path(earlier[-1]))
+        state = SiteState(about["round"], about["best_round"])
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition("/")
+            if kind == "component":
+                owner, _, inner = rest.partition("/")
+                state.components.setdefault(owner, {})[inner] = tensor
+            else:
+                getattr(state, kind)[rest] = tensor
+        return state
+
+    def save(self, state: SiteState) -> None:
+        """Write the state of a round and drop those that no restart can need."""
+        tensors: Tensors = {}
+        for kind in ("personal", "best", "optimizer"):
+            tensors |= {f"{kind}/{name}": tensor for name, tensor in getattr(state, kind).items()}
+        for owner, held in state.components.items():
+            tensors |= {f"component/{owner}/{name}": tensor for name, tensor in held.items()}
+        save_tensors(self._path(state.round), tensors, {"round": state.round, "best_round": state.best_round})
+        for number in self._rounds()[:-2]:
+            self._path(number).unlink(missing_ok=True)

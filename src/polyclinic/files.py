@@ -1,0 +1,84 @@
+"""Files that are either whole or not there, and the two formats that cross a boundary: JSON and safetensors."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from polyclinic.errors import PolyclinicError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside ``path``; move it over ``path`` when the block ends well."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise PolyclinicError(
+            f"{path}: cannot be written ({error.strerror or error}); free some space or choose another folder."
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text atomically."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write plain data atomically, readable by a person."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read plain data; a damaged file gets a sentence."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PolyclinicError(f"{path}: cannot be read as JSON ({error}); restore it or start a new run.") from error
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any] | None = None) -> None:
+    """Write named tensors and plain data ``about`` them atomically, as safetensors."""
+    from safetensors.torch import save_file
+
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as temporary:
+        save_file(plain, temporary, metadata={"about": json.dumps(about or {})})
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read named tensors and the plain data about them."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            about = json.loads((file.metadata() or {}).get("about", "{}"))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise PolyclinicError(
+            f"{path}: not a readable safetensors file ({error}); restore it from a copy or start a new run."
+        ) from error
+    return tensors, about
+
+
+def cache_folder() -> Path:
+    """The folder for what can be made again: ``$POLYCLINIC_CACHE``, else the user's cache folder."""
+    named = os.environ.get("POLYCLINIC_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polyclinic"

@@ -1,0 +1,95 @@
+"""Method expressions: ``pathfl``, ``pathfl-ssa``, ``fedavg+proximal(mu=0.1)``."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+from polyclinic.components.registry import components, find_component
+from polyclinic.errors import PolyclinicError
+from polyclinic.methods.registry import Method, Part, find_method, validated, with_parts
+
+_TERM = re.compile(r"\s*(?P<sign>[+-]?)\s*(?P<name>[A-Za-z][A-Za-z0-9_]*)\s*(?:\((?P<settings>[^()]*)\))?\s*")
+
+
+def parse_method(expression: str) -> Method:
+    """Build the method of an expression: a method's name, then ``+component`` or ``-component``, each with settings."""
+    terms = _terms(expression)
+    _, name, settings = terms[0]
+    method = _with_settings(find_method(name), settings)
+    for sign, name, settings in terms[1:]:
+        method = _minus(method, name, expression) if sign == "-" else _plus(method, Part(name, settings))
+    for wanted in method.parts:
+        validated(wanted)
+    return Method(**{**vars(method), "name": re.sub(r"\s+", "", expression)})
+
+
+def _terms(expression: str) -> list[tuple[str, str, dict[str, Any]]]:
+    terms, position = [], 0
+    while position < len(expression):
+        match = _TERM.match(expression, position)
+        if match is None or bool(match["sign"]) == (not terms):
+            raise PolyclinicError(
+                f"method = '{expression}': cannot read '{expression[position:]}'; write a method and then components, "
+                "such as fedavg+proximal(mu=0.1) or fedprox-proximal."
+            )
+        terms.append((match["sign"], match["name"], _settings(match["settings"] or "", expression)))
+        position = match.end()
+    if not terms:
+        raise PolyclinicError("method = '': the name of a method is expected; `polyclinic methods` lists them.")
+    return terms
+
+
+def _settings(text: str, expression: str) -> dict[str, Any]:
+    """Read ``a=1, b="x", c=word``; a bare word is a string."""
+    pairs: dict[str, Any] = {}
+    for piece in filter(None, (piece.strip() for piece in re.split(r",(?![^\[]*\])", text))):
+        key, equals, value = piece.partition("=")
+        if not equals or not key.strip():
+            raise PolyclinicError(f"method = '{expression}': '{piece}' is not a setting; write name=value.")
+        pairs[key.strip()] = parse_value(value.strip())
+    return pairs
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value; anything that is not one is taken as a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _with_settings(method: Method, settings: dict[str, Any]) -> Method:
+    """Give each setting to the one component of the method that has it."""
+    parts = list(method.parts)
+    for key, value in settings.items():
+        owners = [i for i, p in enumerate(parts) if key in find_component(p.component).Settings.model_fields]
+        if len(owners) != 1:
+            having = " and ".join(parts[i].component for i in owners)
+            known = sorted({k for p in parts for k in find_component(p.component).Settings.model_fields})
+            problem = f"belongs to {having}" if owners else f"is not one of its settings ({', '.join(known) or 'none'})"
+            raise PolyclinicError(f"{method.name}({key}=...): '{key}' {problem}; write +component({key}=...) instead.")
+        old = parts[owners[0]]
+        parts[owners[0]] = Part(old.component, {**old.settings, key: value})
+    return with_parts(method, parts)
+
+
+def _plus(method: Method, new: Part) -> Method:
+    """Add a component, or give new settings to one that is already there."""
+    find_component(new.component)
+    if any(p.component == new.component for p in method.parts):
+        return with_parts(
+            method,
+            [Part(p.component, {**p.settings, **new.settings}) if p.component == new.component else p for p in method.parts],
+        )
+    return with_parts(method, [*method.parts, new])
+
+
+def _minus(method: Method, name: str, expression: str) -> Method:
+    """Drop a component."""
+    if not any(p.component == name for p in method.parts):
+        held = ", ".join(p.component for p in method.parts)
+        known = "a component of another method" if name in components() else "not a component"
+        raise PolyclinicError(f"method = '{expression}': '{name}' is {known}; {method.name} consists of {held}.")
+    return with_parts(method, [p for p in method.parts if p.component != name])

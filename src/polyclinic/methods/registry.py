@@ -1,0 +1,144 @@
+"""Methods are data: a named list of components with the paper's defaults."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from polyclinic.components.base import Component, Context
+from polyclinic.components.registry import find_component
+from polyclinic.errors import PolyclinicError, suggestion
+
+
+@dataclass(frozen=True)
+class Part:
+    """A component by name, with the settings that differ from its own defaults."""
+
+    component: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A named list of components. ``pooled`` puts all sites' data in one place: a reference, not a federation."""
+
+    name: str
+    parts: tuple[Part, ...]
+    summary: str = ""
+    paper: str = ""
+    year: int | None = None
+    pooled: bool = False
+    extends: str | None = None
+    """The method that this one becomes when every strength is zero."""
+
+    def build(self, context: Context) -> list[Component]:
+        """Fresh components with validated settings."""
+        return [_build(part, context) for part in self.parts]
+
+    @property
+    def aggregator(self) -> str:
+        """Name of the one component that aggregates."""
+        return next(part.component for part in self.parts if find_component(part.component).aggregates)
+
+
+_METHODS: dict[str, Method] = {}
+_DEFAULT_AGGREGATOR = Part("weighted_mean")
+
+
+def part(component: str, **settings: Any) -> Part:
+    """A component by name, with settings."""
+    return Part(component, settings)
+
+
+def register(method: Method) -> Method:
+    """Make a method known under its name."""
+    method = with_parts(method, method.parts)
+    if method.name in _METHODS and _METHODS[method.name] != method:
+        raise PolyclinicError(f"Two methods are called '{method.name}'; rename one of them.")
+    _METHODS[method.name] = method
+    return method
+
+
+def with_parts(method: Method, parts: Iterable[Part]) -> Method:
+    """The method with other components; the last one that aggregates does it, the weighted mean if there is none."""
+    parts = list(parts)
+    aggregating = [p for p in parts if find_component(p.component).aggregates]
+    kept = [p for p in parts if p not in aggregating]
+    return replace(method, parts=(aggregating[-1] if aggregating else _DEFAULT_AGGREGATOR, *kept))
+
+
+@cache
+def _import_all() -> None:
+    import polyclinic.methods as package
+
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+
+
+def methods() -> dict[str, Method]:
+    """All methods by name."""
+    _import_all()
+    return dict(sorted(_METHODS.items()))
+
+
+def find_method(name: str) -> Method:
+    """The method of this name, or a sentence with the closest one."""
+    known = methods()
+    if name not in known:
+        raise PolyclinicError(f"'{name}' is not a method{suggestion(name, known) or '.'} Known: {', '.join(known)}.")
+    return known[name]
+
+
+def load_plugins(plugins: Iterable[str]) -> None:
+    """Import the user's own files or modules, which register components and methods."""
+    for plugin in plugins:
+        path = Path(plugin)
+        try:
+            if path.suffix != ".py":
+                importlib.import_module(plugin)
+                continue
+            name = f"polyclinic_plugin_{path.stem}"
+            if name in sys.modules:
+                continue
+            spec = importlib.util.spec_from_file_location(name, path)
+            if spec is None or spec.loader is None or not path.is_file():
+                raise ImportError("there is no such file")
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            spec.loader.exec_module(module)
+        except ImportError as error:
+            raise PolyclinicError(
+                f"plugins: '{plugin}' cannot be imported ({error}); give a .py file or an installed module."
+            ) from error
+
+
+def _build(wanted: Part, context: Context) -> Component:
+    cls = find_component(wanted.component)
+    return cls(validated(wanted), context)
+
+
+def validated(wanted: Part) -> Any:
+    """The component's settings, checked; a wrong one gets a sentence."""
+    from pydantic import ValidationError
+
+    cls = find_component(wanted.component)
+    known = cls.Settings.model_fields
+    for key in wanted.settings:
+        if key not in known:
+            listed = ", ".join(known) or "none"
+            raise PolyclinicError(
+                f"'{key}' is not a setting of {cls.name}{suggestion(key, known) or '.'} Its settings: {listed}."
+            )
+    try:
+        return cls.Settings(**wanted.settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise PolyclinicError(f"{cls.name}({key}={first['input']!r}): {first['msg'].lower()}.") from error

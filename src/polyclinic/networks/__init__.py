@@ -1,0 +1,30 @@
+"""Networks by the name a recipe uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from polyclinic.data.federation import Task
+from polyclinic.errors import PolyclinicError, suggestion
+from polyclinic.networks.base import Features, SegmentationNetwork, load_weights, parameter_count
+from polyclinic.networks.unet import UNet
+from polyclinic.recipe import NetworkSettings
+from polyclinic.seeds import seed_for
+
+__all__ = ["NETWORKS", "Features", "SegmentationNetwork", "build_network", "load_weights", "parameter_count"]
+
+NETWORKS: dict[str, Callable[[int, int, int, NetworkSettings], SegmentationNetwork]] = {"unet": UNet}
+
+
+def build_network(task: Task, settings: NetworkSettings, seed: int) -> SegmentationNetwork:
+    """Build the network of a recipe with weights that depend on the seed alone."""
+    if settings.name not in NETWORKS:
+        known = ", ".join(NETWORKS)
+        raise PolyclinicError(
+            f"network.name = '{settings.name}' is not a network{suggestion(settings.name, NETWORKS) or '.'} Known: {known}."
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_for(seed, "network"))
+        return NETWORKS[settings.name](task.channels, len(task.classes), task.spatial_dims, settings)

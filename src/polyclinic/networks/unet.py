@@ -1,0 +1,94 @@
+"""U-Net in 2D and 3D from MONAI's blocks (Ronneberger et al. 2015; Cicek et al. 2016)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+from typing import Any, cast
+
+from monai.networks.layers.factories import Conv
+from monai.networks.nets.basic_unet import Down, TwoConv, UpCat
+from torch import Tensor, nn
+
+from polyclinic.networks.base import SegmentationNetwork
+from polyclinic.recipe import NetworkSettings
+
+
+def norm_layer(name: str, channels: int) -> tuple[str, dict[str, Any]]:
+    """MONAI's description of a norm. Group norm has groups of four channels, as in PathFL's network."""
+    if name == "group":
+        return "group", {"num_groups": max(1, channels // gcd(channels, 4))}
+    if name == "batch-nostats":
+        return "batch", {"affine": False, "track_running_stats": False}
+    return name, {"affine": True}
+
+
+class UNet(SegmentationNetwork):
+    """``depth`` poolings; ``width`` channels at full resolution, doubled at every level.
+
+    With ``upsample="deconv"`` a stride-2 transposed convolution halves the channels; with ``"linear"`` the coarse map is
+    interpolated and concatenated as it is. Sizes need not divide by ``2 ** depth``: the decoder pads to its skip.
+    """
+
+    def __init__(self, channels: int, classes: int, spatial_dims: int, settings: NetworkSettings) -> None:
+        depth, width = settings.depth, settings.width
+        encoder = [width * 2**level for level in range(depth + 1)]
+        widths = {"input": channels} | {f"encoder{level}": encoder[level] for level in range(depth)}
+        widths |= {"bottleneck": encoder[depth]} | {f"decoder{level}": encoder[level] for level in reversed(range(depth))}
+        super().__init__(channels, classes, spatial_dims, widths, multiple=2**depth)
+        self.depth = depth
+
+        def block(kind: Any, *sizes: int, **more: Any) -> nn.Module:
+            norm = norm_layer(settings.norm, sizes[-1])
+            act = ("relu", {"inplace": True})
+            return cast(nn.Module, kind(spatial_dims, *sizes, act, norm, settings.bias, settings.dropout, **more))
+
+        up = {"upsample": "deconv"} if settings.upsample == "deconv" else _LINEAR
+        self.encoder = nn.ModuleList([block(TwoConv, channels, encoder[0])])
+        self.encoder.extend(block(Down, encoder[level], encoder[level + 1]) for level in range(depth))
+        self.decoder = nn.ModuleList(
+            block(UpCat, encoder[level + 1], encoder[level], encoder[level], **up) for level in reversed(range(depth))
+        )
+        self.classifier = Conv["conv", spatial_dims](width, classes, kernel_size=1)
+
+    def encode(self, images: Tensor) -> list[Tensor]:
+        """Features of ``encoder0`` ... and the bottleneck."""
+        pyramid: list[Tensor] = []
+        current = self.taps["input"](images)
+        for level, stage in enumerate(self.encoder):
+            current = self.taps["bottleneck" if level == self.depth else f"encoder{level}"](stage(current))
+            pyramid.append(current)
+        return pyramid
+
+    def decode(self, pyramid: Sequence[Tensor]) -> list[Tensor]:
+        """Features of the decoder from the coarsest level to ``decoder0``."""
+        current, maps = pyramid[-1], []
+        for level, stage in zip(reversed(range(self.depth)), self.decoder, strict=True):
+            current = self.taps[f"decoder{level}"](stage(current, pyramid[level]))
+            maps.append(current)
+        return maps
+
+    def head(self, decoder: Tensor) -> Tensor:
+        """A 1x1 convolution to one logit a class."""
+        logits: Tensor = self.classifier(decoder)
+        return logits
+
+    def stages(self) -> dict[str, list[str]]:
+        """``encoder0`` ..., ``bottleneck``, ``decoder...``, ``head``; a tap belongs to the stage it follows."""
+        order = [name for name in self.widths if name != "input"] + ["head"]
+        stages: dict[str, list[str]] = {name: [] for name in order}
+        for name in self.state_dict():
+            stages[self._stage_of(name.split("."))].append(name)
+        return stages
+
+    def _stage_of(self, parts: list[str]) -> str:
+        if parts[0] == "taps":
+            return "encoder0" if parts[1] == "input" else parts[1]
+        if parts[0] == "encoder":
+            return "bottleneck" if int(parts[1]) == self.depth else f"encoder{parts[1]}"
+        if parts[0] == "decoder":
+            return f"decoder{self.depth - 1 - int(parts[1])}"
+        return "head"
+
+
+_LINEAR = {"upsample": "nontrainable", "pre_conv": None, "halves": False}

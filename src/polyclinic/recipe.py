@@ -1,0 +1,176 @@
+"""The recipe: what a user writes, validated, with a default for everything but the federation.
+
+Nothing heavy is imported here, so that a wrong key is reported at once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """A table of the recipe: frozen, and strict about unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataSettings(Section):
+    """How files become tensors."""
+
+    size: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=3)] | Literal["auto"] = Field(
+        "auto", description="size of every prepared image; auto: the median size, rounded to what the network accepts"
+    )
+    fit: Literal["resize", "pad-crop"] = Field("resize", description="how an image is brought to that size")
+    patch: tuple[int, ...] | None = Field(None, description="train on random patches of this size; slide a window at inference")
+    orientation: str | None = Field(None, description="axis codes such as RAS, for volumes whose files know them")
+    spacing: tuple[Positive, ...] | None = Field(None, description="resample to this spacing in mm first")
+    intensity: Literal["zero-one", "z-score", "percentile", "none"] = Field("zero-one", description="per image and channel")
+    percentiles: tuple[float, float] = Field((1.0, 99.0), description="the clip of intensity = percentile, scaled to 0-1")
+    nonzero: bool = Field(False, description="z-score over non-zero voxels only")
+    slice_axis: Literal[0, 1, 2] = Field(2, description="the axis that 3D volumes are cut along when the task is 2D")
+    neighbours: int = Field(0, ge=0, description="slices on each side added as channels, for a 2D task on volumes")
+    split: tuple[Fraction, Fraction, Fraction] = Field((0.6, 0.2, 0.2), description="train, val, test by case")
+    split_from: Literal["auto", "recipe"] = Field("auto", description="auto: the manifest's split column when it has one")
+    case_pattern: str | None = Field(None, description="regular expression whose first group is the case of a file name")
+    memory_limit_mb: float = Field(4096, ge=0, description="prepared tensors of a site above this are memory-mapped")
+    cache: str | None = Field(None, description="folder of that cache; default: polyclinic's cache folder")
+
+    @model_validator(mode="after")
+    def _split_sums_to_one(self) -> DataSettings:
+        if abs(sum(self.split) - 1) > 1e-6 or self.split[0] == 0:
+            raise ValueError("split must sum to 1 with a training share above 0, such as [0.6, 0.2, 0.2]")
+        if not 0 <= self.percentiles[0] < self.percentiles[1] <= 100:
+            raise ValueError("percentiles must rise from 0 to 100, such as [1, 99]")
+        return self
+
+
+class AugmentationSettings(Section):
+    """Batched augmentation on the device; a probability of 0 switches an operation off."""
+
+    flip: Fraction = Field(0.0, description="probability of mirroring, for each axis")
+    affine: Fraction = Field(0.0, description="probability of rotation, scaling and translation together")
+    rotation: float = Field(20.0, ge=0, description="largest angle in degrees")
+    scaling: float = Field(0.1, ge=0, lt=1, description="largest relative change of size")
+    translation: float = Field(0.1, ge=0, description="largest shift as a share of the image")
+    elastic: Fraction = Field(0.0, description="probability of an elastic deformation")
+    elastic_grid: int = Field(8, ge=2, description="control points along each axis")
+    elastic_strength: float = Field(0.05, ge=0, description="standard deviation of a control point's shift, share of the image")
+    contrast: Fraction = Field(0.0, description="probability of a contrast change")
+    contrast_range: tuple[Positive, Positive] = (0.75, 1.25)
+    brightness: Fraction = Field(0.0, description="probability of an additive shift")
+    brightness_strength: float = Field(0.1, ge=0, description="standard deviation of that shift, in image standard deviations")
+    gamma: Fraction = Field(0.0, description="probability of a gamma change")
+    gamma_range: tuple[Positive, Positive] = (0.7, 1.5)
+    blur: Fraction = Field(0.0, description="probability of a Gaussian blur")
+    blur_sigma: tuple[Positive, Positive] = (0.5, 1.5)
+    noise: Fraction = Field(0.0, description="probability of Gaussian noise")
+    noise_strength: float = Field(0.1, ge=0, description="standard deviation of the noise, in image standard deviations")
+
+
+class NetworkSettings(Section):
+    """The segmentation network."""
+
+    name: str = "unet"
+    width: int = Field(16, ge=1, description="channels at full resolution, doubled at every level")
+    depth: int = Field(4, ge=1, le=6, description="number of poolings")
+    norm: Literal["instance", "batch", "group", "batch-nostats"] = "instance"
+    upsample: Literal["deconv", "linear"] = "deconv"
+    bias: bool = Field(True, description="of the convolutions before a norm")
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+
+class TrainingSettings(Section):
+    """Local training and rounds."""
+
+    rounds: int = Field(20, ge=1)
+    local_epochs: int = Field(1, ge=1)
+    batch_size: int = Field(6, ge=1)
+    loss: Literal["dice-ce", "dice-ce-mean", "ce", "dice"] = Field("dice-ce", description="dice-ce adds both, -mean halves the sum")
+    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
+    lr: Positive = 1e-3
+    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = Field(0.0, ge=0)
+    schedule: Literal["constant", "cosine", "poly"] = Field("constant", description="of the learning rate over all rounds")
+    poly_power: Positive = 0.9
+    clip_gradients: Positive | None = Field(None, description="largest norm of the gradient")
+    amp: Literal["auto", "off"] = Field("auto", description="mixed precision on GPUs")
+    participation: Annotated[float, Field(gt=0)] = Field(1.0, description="share of the sites in a round (<= 1) or their number (> 1)")
+    quorum: Annotated[float, Field(gt=0)] = Field(0.5, description="share of the chosen sites that must return a good update, or their number (> 1)")
+    validate_every: int = Field(1, ge=1, description="rounds between validations")
+    select: Literal["best", "last"] = Field("best", description="the model that is tested; best: on validation data only")
+    patience: int | None = Field(None, ge=1, description="stop after this many validations without a better one")
+
+
+class PolicySettings(Section):
+    """What other frameworks do by accident."""
+
+    buffers: Literal["average", "keep", "largest"] = Field(
+        "average", description="floating buffers: averaged, kept at the site, or taken from the largest site; integer ones always from the largest"
+    )
+    optimizer_state: Literal["keep", "reset"] = Field("keep", description="a site's optimiser state between rounds")
+    skipped_rounds: Literal["keep", "reset"] = Field("keep", description="what a site that skipped rounds comes back with: its old state or none")
+    absent_classes: Literal["count", "ignore"] = Field(
+        "count", description="Dice loss of a class that no label of the batch holds: false positives count, or the class is left out"
+    )
+    empty_masks: Literal["one-if-both-empty", "ignore", "penalise"] = Field("one-if-both-empty", description="metrics of empty masks")
+    distance_penalty: Positive | Literal["diagonal"] = Field("diagonal", description="distance when only one mask is empty")
+
+
+class EvaluationSettings(Section):
+    """What is measured."""
+
+    metrics: tuple[Literal["dice", "iou", "precision", "sensitivity", "hd95", "asd", "assd"], ...] = (
+        "dice", "iou", "precision", "sensitivity", "hd95", "asd", "assd",
+    )  # fmt: skip
+    units: Literal["auto", "pixel", "mm"] = Field("auto", description="of distances; auto: mm where the files know their spacing")
+    per: Literal["auto", "image", "volume"] = Field("auto", description="slices of a volume one by one, or stacked; auto: stacked for tasks on volumes")
+    batch_size: int = Field(16, ge=1)
+    overlap: float = Field(0.5, ge=0, lt=1, description="of sliding windows")
+
+
+class ProtocolSettings(Section):
+    """How a method is judged."""
+
+    kind: Literal["own-test", "leave-one-site-out", "k-fold"] = "own-test"
+    folds: int = Field(5, ge=2)
+    transfer: bool = Field(False, description="also test every site's own model at every other site (one machine only)")
+
+
+class EngineSettings(Section):
+    """Where sites run."""
+
+    name: str = "inprocess"
+    threads: int = Field(1, ge=1, description="threads of a process; results are bit for bit equal only for equal numbers")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+
+
+class TrackingSettings(Section):
+    """Optional trackers beside the run folder."""
+
+    tensorboard: bool = False
+    mlflow: bool = False
+    mlflow_uri: str | None = Field(None, description="default: MLflow's own environment variable, or a file in the run folder")
+
+
+class Recipe(Section):
+    """Everything that one run depends on."""
+
+    federation: str
+    method: str = "fedavg"
+    seed: int = Field(0, ge=0)
+    plugins: tuple[str, ...] = Field((), description="Python files or modules that register methods of your own")
+    data: DataSettings = DataSettings()
+    augmentation: AugmentationSettings = AugmentationSettings()
+    network: NetworkSettings = NetworkSettings()
+    training: TrainingSettings = TrainingSettings()
+    protocol: ProtocolSettings = ProtocolSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    policies: PolicySettings = PolicySettings()
+    engine: EngineSettings = EngineSettings()
+    tracking: TrackingSettings = TrackingSettings()

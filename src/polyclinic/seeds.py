@@ -1,0 +1,22 @@
+"""Randomness that depends on what is done, never on the order in which it happens to be done."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def seed_for(seed: int, *purpose: str | int) -> int:
+    """Derive a 63-bit seed from the recipe's seed and a purpose such as ``(site, round, "batches")``."""
+    text = "\x1f".join([str(seed), *map(str, purpose)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def generator_for(seed: int, *purpose: str | int) -> torch.Generator:
+    """A CPU generator seeded for a purpose."""
+    import torch
+
+    return torch.Generator().manual_seed(seed_for(seed, *purpose))

@@ -23,14 +23,14 @@ from polyclinic.data.phantoms.drawing import (
     wobble,
 )
 
-FAT, MUSCLE, PERIPHERAL, CENTRAL, BLADDER, WALL, LUMEN, VESICLE = range(8)
+FAT, MUSCLE, PERIPHERAL, CENTRAL, BLADDER, WALL, LUMEN, VESICLE, CAPSULE = range(9)
 
 
 @dataclass(frozen=True)
 class Style:
     """How one site's scanner sees. Intensities are relative, in the order of the tissues above."""
 
-    intensities: tuple[float, ...] = (0.62, 0.22, 0.85, 0.48, 0.98, 0.40, 0.10, 0.80)
+    intensities: tuple[float, ...] = (0.60, 0.22, 0.80, 0.48, 0.95, 0.40, 0.10, 0.78, 0.30)
     texture: float = 0.10  # relative deviation of the tissue itself
     shading: float = 0.10  # strength of the slow bias field
     coil: float = 0.0  # extra brightness near a coil in the rectum
@@ -43,16 +43,16 @@ class Style:
 
 STYLES = {
     "hospital-a": Style(),
-    "hospital-b": Style((0.85, 0.25, 0.62, 0.45, 0.70, 0.45, 0.08, 0.60), 0.10, 0.15, 0.0, 0.7, 0.05, 1.2, 300.0, (1.1, 3.3)),
-    "hospital-c": Style((0.55, 0.25, 0.80, 0.50, 0.90, 0.45, 0.05, 0.75), 0.10, 0.10, 1.6, 0.4, 0.04, 1.0, 1500.0, (0.9, 3.0)),
-    "hospital-d": Style((0.30, 0.40, 0.72, 0.62, 0.95, 0.50, 0.20, 0.70), 0.12, 0.25, 0.0, 1.1, 0.06, 0.8, 500.0, (1.0, 3.6)),
-    "hospital-e": Style((0.95, 0.35, 0.42, 0.36, 0.30, 0.40, 0.10, 0.38), 0.08, 0.15, 0.0, 0.5, 0.05, 1.0, 1100.0, (1.0, 2.5)),
-    "hospital-f": Style((0.70, 0.18, 0.50, 0.32, 0.90, 0.30, 0.60, 0.55), 0.15, 0.20, 0.5, 0.8, 0.09, 1.0, 240.0, (0.8, 4.0)),
+    "hospital-b": Style((0.70, 0.25, 0.66, 0.46, 0.75, 0.42, 0.08, 0.64, 0.32), 0.08, 0.15, 0.0, 0.6, 0.04, 1.0, 300.0, (1.1, 3.3)),
+    "hospital-c": Style((0.52, 0.25, 0.80, 0.50, 0.90, 0.42, 0.05, 0.75, 0.30), 0.10, 0.10, 1.6, 0.4, 0.04, 1.0, 1500.0, (0.9, 3.0)),
+    "hospital-d": Style((0.45, 0.28, 0.72, 0.60, 0.95, 0.42, 0.15, 0.66, 0.30), 0.10, 0.15, 0.0, 1.0, 0.05, 0.8, 500.0, (1.0, 3.6)),
+    "hospital-e": Style((0.78, 0.28, 0.56, 0.42, 0.60, 0.40, 0.10, 0.55, 0.25), 0.08, 0.10, 0.0, 0.5, 0.04, 1.0, 1100.0, (1.0, 2.5)),
+    "hospital-f": Style((0.62, 0.18, 0.66, 0.40, 0.90, 0.32, 0.45, 0.62, 0.22), 0.10, 0.15, 0.4, 0.7, 0.05, 1.0, 240.0, (0.9, 4.0)),
 }  # fmt: skip
 
 
 def draw(rng: np.random.Generator, site: str, size: tuple[int, ...]) -> Drawing:
-    """Draw one volume in a site's style: image ``(x, y, z)`` from right, back and foot, with its true spacing."""
+    """Draw one volume in a site's style: image ``(x, y, z)`` from left, back and foot, with its true spacing."""
     style = STYLES[site]
     plane, depth = style.spacing
     spacing = (plane * 64 / size[0], plane * 64 / size[1], depth * 10 / size[2])
@@ -78,22 +78,26 @@ def _anatomy(rng: np.random.Generator, axes: tuple[Array, ...]) -> tuple[NDArray
     middle = (shift, 0.08 + lift, rng.normal(-0.05, 0.06))
     radii = (0.52 * grow * rng.normal(1, 0.06), 0.42 * grow * rng.normal(1, 0.06), rng.uniform(0.72, 0.88))
     level, angle = ellipse(axes, middle, radii)
-    gland = level / wobble(rng, angle + 0.4 * z, 0.10) < 1
+    level = level / wobble(rng, angle + 0.4 * z, 0.10)
     inner, angle = ellipse(axes, (middle[0], middle[1] + 0.10, middle[2] + 0.1), tuple(0.68 * r for r in radii))
     inner = inner / wobble(rng, angle, 0.12)
     rectum, angle = ellipse((x, y), (shift + rng.normal(0, 0.05), middle[1] - radii[1] - 0.28), (0.30, 0.24))
     rectum = rectum / wobble(rng, angle, 0.10)
-    bladder, _ = ellipse(axes, (shift, middle[1] + 0.25, 1.1), (0.62, 0.50, rng.uniform(0.45, 0.75)))
+    bladder, _ = ellipse(axes, (shift, middle[1] + 0.25, 1.1), (0.62, 0.50, rng.uniform(0.35, 0.60)))
     side = np.abs(x - np.float32(shift)) + 0.15 * y + 0.04 * smooth_noise(rng, x.shape, (5, 5, 2))
     vesicle, _ = ellipse((np.abs(x - np.float32(shift)), y, z), (0.25, middle[1] - 0.30, 0.9), (0.26, 0.11, 0.30))
 
+    # Without the opening, slivers of a voxel or two would stay between the gland's top and the bladder.
+    width = 1 + 2 * max(1, x.shape[0] // 32)
+    gland = ndimage.binary_opening((level < 1) & (rectum >= 1) & (bladder >= 1), np.ones((width, width, 1)))
     tissue = np.full(x.shape, FAT, np.uint8)
     tissue[(side > rng.uniform(0.66, 0.74)) | (y > 0.82 + 0.1 * np.cos(3 * x))] = MUSCLE
     tissue[vesicle < 1] = VESICLE
     tissue[rectum < 1] = WALL
     tissue[rectum < rng.uniform(0.55, 0.75)] = LUMEN
-    tissue[gland & (rectum >= 1)] = PERIPHERAL
-    tissue[gland & (rectum >= 1) & (inner < 1)] = CENTRAL
-    tissue[bladder < 1.12] = np.where(gland[bladder < 1.12], tissue[bladder < 1.12], WALL)
+    tissue[bladder < 1.12] = WALL
     tissue[bladder < 1] = BLADDER
+    tissue[(level < 1.06 + 0.04 * smooth_noise(rng, x.shape, (4, 4, 1))) & (tissue == FAT)] = CAPSULE
+    tissue[gland] = PERIPHERAL
+    tissue[gland & (inner < 1)] = CENTRAL
     return tissue, rectum

@@ -41,13 +41,18 @@ class Style:
 
 STYLES = {
     "hospital-a": Style(),
+    # Fluid is not suppressed in FLAIR, T2 hardly shows the oedema, the skull is stripped.
     "hospital-b": Style(
-        change=((0, OEDEMA, -0.30), (0, CORE, -0.20), (0, RIM, -0.15), (0, FLUID, 0.35), (3, WHITE, 0.15), (2, RIM, -0.20)),
-        skull=False, shading=0.2, blur=0.6, noise=0.05, gamma=1.3, scale=300.0,
+        change=((0, FLUID, 0.80), (0, OEDEMA, -0.20), (0, CORE, -0.10), (3, WHITE, 0.25), (3, GREY, 0.20), (3, OEDEMA, -0.12)),
+        skull=False, shading=0.12, blur=0.5, noise=0.03, gamma=1.6, scale=300.0,
     ),
+    # T1 is close to proton density, where white matter is dark and lesions are bright; little contrast agent is taken up.
     "hospital-c": Style(
-        change=((0, GREY, 0.20), (0, WHITE, 0.25), (2, RIM, -0.45), (1, WHITE, -0.25), (3, OEDEMA, -0.20), (3, FLUID, -0.25)),
-        shading=0.25, blur=0.4, noise=0.08, gamma=0.7, scale=2200.0,
+        change=(
+            (0, WHITE, 0.20), (0, GREY, 0.15), (1, WHITE, -0.25), (1, OEDEMA, 0.35), (1, RIM, 0.30), (1, CORE, 0.45),
+            (2, WHITE, -0.20), (2, OEDEMA, 0.25), (2, RIM, -0.30), (2, CORE, 0.35), (3, OEDEMA, -0.15), (3, FLUID, -0.15),
+        ),
+        shading=0.12, blur=0.4, noise=0.04, gamma=0.7, scale=2200.0,
     ),
 }  # fmt: skip
 
@@ -89,8 +94,8 @@ def _anatomy(rng: np.random.Generator, axes: tuple[Array, ...]) -> NDArray[np.ui
     tissue = np.full(size, WHITE, np.uint8)
     tissue[head + 0.06 * folds > 0.74] = GREY
     tissue[ventricle + 0.12 * folds < 1] = FLUID
-    brain = (head < 0.92) & (tissue != FLUID)
-    tissue[(smooth_noise(rng, size, 1.1 * unit) > 2.6) & brain & (head < 0.75)] = OLD
+    brain = head < 0.92
+    tissue[(smooth_noise(rng, size, 1.1 * unit) > 2.8) & (tissue == WHITE)] = OLD
     level = _lesion(rng, axes, radii)
     grows = brain & (level < 1)
     tissue[grows] = OEDEMA
@@ -108,5 +113,5 @@ def _lesion(rng: np.random.Generator, axes: tuple[Array, ...], radii: tuple[floa
     unit = max(axes[0].shape) / 32
     direction = rng.normal(size=3)
     middle = direction / np.linalg.norm(direction) * rng.uniform(0.25, 0.55) * np.asarray(radii)
-    level, _ = ellipse(axes, tuple(middle), tuple(rng.uniform(0.24, 0.42, 3)), rng.uniform(0, np.pi))
-    return np.asarray(level + 0.22 * smooth_noise(rng, axes[0].shape, 2.2 * unit), dtype=np.float32)
+    level, _ = ellipse(axes, tuple(middle), tuple(rng.uniform(0.28, 0.45, 3)), rng.uniform(0, np.pi))
+    return np.asarray(level + 0.18 * smooth_noise(rng, axes[0].shape, 2.2 * unit), dtype=np.float32)

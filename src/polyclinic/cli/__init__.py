@@ -1,0 +1,62 @@
+"""The command line: one thin file a command. Heavy things are imported where they are used, so that help is instant."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from polyclinic import __version__
+from polyclinic.cli.compare import compare
+from polyclinic.cli.data import app as data_app
+from polyclinic.cli.explain import explain
+from polyclinic.cli.methods import methods
+from polyclinic.cli.predict import predict
+from polyclinic.cli.run import run
+from polyclinic.errors import PolyclinicError
+
+app = typer.Typer(
+    help="Federated medical image segmentation: many clinics, one model, no image ever leaves a clinic.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"polyclinic {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    del version
+
+
+app.command()(run)
+app.command()(compare)
+app.command()(predict)
+app.command()(methods)
+app.command()(explain)
+app.add_typer(data_app, name="data")
+
+
+def main() -> None:
+    """Entry point: user errors become one sentence and exit code 2, an interruption 130."""
+    try:
+        app()
+    except PolyclinicError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(1)

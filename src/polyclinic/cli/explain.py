@@ -1,0 +1,31 @@
+"""``polyclinic explain``."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from polyclinic.cli.options import JsonOption, SetOption
+
+
+def explain(
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="A method or an expression.")],
+    recipe: Annotated[
+        str, typer.Option("--recipe", "-r", help="The recipe whose network and federation the sizes are for.")
+    ] = "demo-nuclei",
+    overrides: SetOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Say what a method does, its settings, and exactly which tensors leave a site in every round."""
+    from polyclinic.recipe_files import load_recipe
+
+    loaded = load_recipe(recipe, overrides or [], method=method)
+    from polyclinic.report.explain import explanation, print_explanation
+
+    facts = explanation(loaded)
+    if json_output:
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        print_explanation(facts)

@@ -1,0 +1,46 @@
+"""``polyclinic run``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyclinic.cli.options import JsonOption, RecipeArgument, SetOption
+
+
+def run(
+    recipe: RecipeArgument,
+    method: Annotated[
+        str | None, typer.Option("--method", "-m", help="A method or an expression, such as fedavg+proximal(mu=0.1).")
+    ] = None,
+    overrides: SetOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Run folder. [default: runs/FEDERATION/METHOD-seedN]")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run, to the same result.")] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Train and test one method: leaves a run folder, prints a table of the sites."""
+    from polyclinic.cli.progress import ScreenObserver
+    from polyclinic.recipe_files import load_recipe
+
+    loaded = load_recipe(recipe, overrides or [], method=method)
+    from polyclinic.report.tables import print_run
+    from polyclinic.runs.execute import run as execute
+
+    with ScreenObserver(loaded.method) as screen:
+        try:
+            result = execute(loaded, out=out, resume=resume, observer=screen)
+        except KeyboardInterrupt:
+            again = shlex.join(["polyclinic", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
+            typer.echo(f"Interrupted. Everything up to the last finished round is kept; go on with:\n  {again}", err=True)
+            raise typer.Exit(130) from None
+    if json_output:
+        typer.echo((result.folder / "summary.json").read_text(encoding="utf-8").rstrip())
+        return
+    print_run(result.summary)
+    typer.echo(f"Run folder: {result.folder}")

@@ -1,0 +1,1 @@
+"""Folders in, tensors out."""

@@ -1,0 +1,65 @@
+"""``federation.toml``: what the sites agree on. Every key is optional."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from polyclinic.errors import PolyclinicError, suggestion
+
+
+class Description(BaseModel):
+    """The keys of ``federation.toml``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str | None = None
+    classes: Annotated[tuple[str, ...], Field(min_length=2, max_length=255)] | None = None
+    modality: str = ""
+    channels: Annotated[int, Field(ge=1)] | None = None
+    spatial_dims: Literal[2, 3] | None = None
+    spacing: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=2, max_length=3)] | None = None
+    case_pattern: str | None = None
+    sites: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+
+    @field_validator("classes", "sites")
+    @classmethod
+    def _no_duplicates(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if names is not None and len(set(names)) != len(names):
+            raise ValueError("names must differ from one another")
+        return names
+
+
+def read_description(path: Path) -> Description:
+    """Read ``federation.toml``; a missing file says nothing, a wrong key gets a sentence."""
+    if not path.is_file():
+        return Description()
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PolyclinicError(f"{path}: cannot be read as TOML ({error}); correct that line.") from error
+    known = list(Description.model_fields)
+    for key in table:
+        if key not in known:
+            advice = suggestion(key, known) or f"; known keys are {', '.join(known)}."
+            raise PolyclinicError(f"{path}: unknown key '{key}'{advice}")
+    try:
+        return Description.model_validate(table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = first["loc"][0] if first["loc"] else ""
+        raise PolyclinicError(
+            f"{path}: '{where}' is {table.get(str(where))!r}, but: {first['msg']}; "
+            f"{_HINTS.get(str(where), 'correct it')}."
+        ) from error
+
+
+_HINTS = {
+    "classes": 'write the background first, as in classes = ["background", "tumour"]',
+    "spatial_dims": "write 2 or 3",
+    "channels": "write a number such as 1 or 3",
+    "spacing": "write millimetres along each axis of a file, such as [0.5, 0.5]",
+}

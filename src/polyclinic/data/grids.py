@@ -1,0 +1,172 @@
+"""Where voxels lie: the way from a file's grid to the prepared grid, and back.
+
+Every step keeps the affine of its grid (MONAI's ``MetaTensor``), so that the way back is one resampling from the
+prepared affine to the file's, whatever flips, resamplings, crops and slices lie between. Pictures without an affine
+count as lying on the identity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from monai.data import MetaTensor
+from monai.transforms import Orientation, Resize, ResizeWithPadOrCrop, Spacing, SpatialResample
+from torch import Tensor
+
+from polyclinic.data.federation import Federation, Item, Task, item_header
+from polyclinic.data.formats import Header, spacing_of
+from polyclinic.errors import PolyclinicError
+from polyclinic.recipe import DataSettings
+
+_AXES = (("L", "R"), ("P", "A"), ("I", "S"))
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A file's grid and the prepared one, which is cut into slices along ``slice_axis`` if that is set."""
+
+    shape: tuple[int, ...]
+    affine: npt.NDArray[np.float64]
+    prepared_shape: tuple[int, ...]
+    prepared_affine: npt.NDArray[np.float64]
+    slice_axis: int | None
+    in_millimetres: bool
+
+    @property
+    def samples(self) -> int:
+        """How many prepared images come out: the slices, or one."""
+        return 1 if self.slice_axis is None else self.prepared_shape[self.slice_axis]
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """The spatial shape of each of them."""
+        return _without(self.prepared_shape, self.slice_axis)
+
+    @property
+    def sample_spacing(self) -> tuple[float, ...] | None:
+        """Millimetres along each axis of a prepared image, or None where the files do not know."""
+        return _without(self._spacing, self.slice_axis) if self.in_millimetres else None
+
+    @property
+    def slice_spacing(self) -> float | None:
+        """Millimetres from one slice to the next, or None."""
+        return self._spacing[self.slice_axis] if self.in_millimetres and self.slice_axis is not None else None
+
+    @property
+    def _spacing(self) -> tuple[float, ...]:
+        return spacing_of(self.prepared_affine, len(self.prepared_shape))
+
+
+def geometry_of(item: Item, federation: Federation, settings: DataSettings) -> Geometry:
+    """The geometry of an image from its headers alone."""
+    header = item_header(item)
+    start = file_affine(header, federation.task)
+    # MONAI's lazy mode moves the affine and the shape, and no voxel: the tensor needs no memory.
+    grid = MetaTensor(torch.zeros(()).expand(1, *header.shape), affine=torch.from_numpy(start))
+    grid = fit(place(grid, header, federation.task, settings, lazy=True), federation.task, settings, lazy=True)
+    return describe(header, federation.task, settings, grid)
+
+
+def file_affine(header: Header, task: Task) -> npt.NDArray[np.float64]:
+    """The affine of a file, the task's nominal spacing where it has none, else the identity."""
+    if header.affine is not None:
+        return header.affine
+    spacing = task.spacing if task.spacing is not None and len(task.spacing) == len(header.shape) else ()
+    return np.diag([*spacing, *[1.0] * (4 - len(spacing))])
+
+
+def place(
+    grid: Any, header: Header, task: Task, settings: DataSettings, label: bool = False, lazy: bool = False
+) -> Any:
+    """Bring ``(channel, *spatial)`` to the wanted orientation (volumes that know theirs) and spacing."""
+    rank = len(header.shape)
+    if rank == 3 and header.affine is not None:
+        codes = (settings.orientation or "RAS").upper()
+        if len(codes) != 3 or any(sum(code in pair for code in codes) != 1 for pair in _AXES):
+            raise PolyclinicError(
+                f"data.orientation: '{settings.orientation}' is not one of L or R, P or A, I or S for each axis; "
+                "write RAS, for example."
+            )
+        grid = Orientation(axcodes=codes, labels=_AXES, lazy=lazy)(grid)
+    if settings.spacing is not None:
+        if header.affine is None and task.spacing is None:
+            raise PolyclinicError(
+                "data.spacing: the files do not know their spacing; "
+                "write 'spacing' in federation.toml or leave data.spacing out."
+            )
+        if len(settings.spacing) != rank:
+            raise PolyclinicError(
+                f"data.spacing: has {len(settings.spacing)} numbers, but the files have {rank} axes; give one for each."
+            )
+        mode = "nearest" if label else "bilinear"
+        grid = Spacing(pixdim=settings.spacing, mode=mode, padding_mode="border", lazy=lazy)(grid)
+    return grid
+
+
+def fit(grid: Any, task: Task, settings: DataSettings, label: bool = False, lazy: bool = False) -> Any:
+    """Bring ``(channel, *spatial)`` to ``data.size``; with ``size = "auto"`` it keeps its own size."""
+    if settings.size == "auto":
+        return grid
+    if len(settings.size) != task.spatial_dims:
+        raise PolyclinicError(
+            f"data.size: has {len(settings.size)} numbers, but the task is {task.spatial_dims}D; "
+            "give one for each axis."
+        )
+    shape = tuple(int(size) for size in grid.peek_pending_shape())
+    target = list(settings.size)
+    if len(shape) > task.spatial_dims:
+        target.insert(settings.slice_axis, shape[settings.slice_axis])
+    if settings.fit == "pad-crop":
+        return ResizeWithPadOrCrop(target, lazy=lazy)(grid)
+    if label:
+        return Resize(target, mode="nearest-exact", lazy=lazy)(grid)
+    # Averaging where an axis shrinks (no aliasing), linear where it grows.
+    smaller = [min(pair) for pair in zip(shape, target, strict=True)]
+    linear = "trilinear" if len(shape) == 3 else "bilinear"
+    for size, mode in ((smaller, "area"), (target, linear)):
+        if list(grid.peek_pending_shape()) != size:
+            grid = Resize(size, mode=mode, lazy=lazy)(grid)
+    return grid
+
+
+def describe(header: Header, task: Task, settings: DataSettings, grid: Any) -> Geometry:
+    """The geometry of a grid that came out of ``place`` and ``fit``."""
+    known = header.affine is not None or (task.spacing is not None and len(task.spacing) == len(header.shape))
+    return Geometry(
+        header.shape,
+        file_affine(header, task),
+        tuple(int(size) for size in grid.peek_pending_shape()),
+        np.asarray(grid.peek_pending_affine(), dtype=float),
+        settings.slice_axis if len(header.shape) > task.spatial_dims else None,
+        known,
+    )
+
+
+def restore(prediction: Tensor, geometry: Geometry) -> npt.NDArray[np.uint8]:
+    """Bring a prediction back to its file's own grid, as classes ``(*spatial)``.
+
+    ``prediction`` holds probabilities (or logits) on the prepared grid: ``(class, *spatial)``, or
+    ``(slice, class, *plane)`` for a volume that was cut into slices. It is interpolated linearly, then the largest
+    class wins; voxels that a crop had cut off are background.
+    """
+    if geometry.slice_axis is not None:
+        prediction = prediction.movedim(0, geometry.slice_axis + 1)
+    if tuple(prediction.shape[1:]) != geometry.prepared_shape:
+        raise ValueError(f"prediction on the grid {tuple(prediction.shape[1:])}, expected {geometry.prepared_shape}")
+    prediction = prediction.detach().float().cpu()
+    if geometry.shape != geometry.prepared_shape or not np.allclose(
+        geometry.affine, geometry.prepared_affine, atol=1e-6
+    ):
+        grid = MetaTensor(prediction, affine=torch.from_numpy(geometry.prepared_affine))
+        # Outside the grid all classes are 0, and the first of equals, the background, wins.
+        back = SpatialResample(mode="bilinear", padding_mode="zeros")
+        prediction = back(grid, dst_affine=torch.from_numpy(geometry.affine), spatial_size=geometry.shape).as_tensor()
+    return np.asarray(prediction.argmax(0).to(torch.uint8).numpy())
+
+
+def _without(values: tuple[Any, ...], axis: int | None) -> tuple[Any, ...]:
+    return tuple(value for index, value in enumerate(values) if index != axis)

@@ -1,0 +1,175 @@
+"""The files of one site, in any of three layouts: plain, nnU-Net, Medical Segmentation Decathlon.
+
+==========  ====================================================  =====================================
+plain       ``images/<name>.*``                                   ``labels/<name>.*``
+nnU-Net     ``imagesTr/<name>_0000.*``, ``_0001``: channels       ``labelsTr/<name>.*``, ``dataset.json``
+Decathlon   ``imagesTr/<name>.nii.gz``, channels on a 4th axis    ``dataset.json``'s ``training`` list
+==========  ====================================================  =====================================
+
+The test images of the last two (``imagesTs``) have no labels by design and are left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polyclinic.data.formats import SUFFIXES, stem_of, suffix_of
+from polyclinic.errors import PolyclinicError
+
+_CHANNEL = re.compile(r"(.+)_(\d{4})")
+_CLUTTER = ("thumbs.db", "desktop.ini")
+
+
+@dataclass(frozen=True)
+class Found:
+    """One image of a site: its name, the files of its channels, and its label if it has one."""
+
+    name: str
+    images: tuple[Path, ...]
+    label: Path | None
+
+
+@dataclass(frozen=True)
+class SiteFiles:
+    """The images of a site by name, and the classes that its ``dataset.json`` declares, if any."""
+
+    found: tuple[Found, ...]
+    classes: tuple[str, ...] | None = None
+
+
+def looks_like_site(folder: Path) -> bool:
+    """Whether a folder holds images in one of the layouts."""
+    return (folder / "images").is_dir() or (folder / "imagesTr").is_dir()
+
+
+def find_site(folder: Path) -> SiteFiles:
+    """List the images and labels of a site's folder."""
+    published = (folder / "imagesTr").is_dir() and not (folder / "images").is_dir()
+    images_folder, labels_folder = (
+        folder / name for name in (("imagesTr", "labelsTr") if published else ("images", "labels"))
+    )
+    images = _files(images_folder)
+    if not images:
+        raise PolyclinicError(
+            f"{folder}: site without images; put them into {images_folder}, "
+            "or list the folders that are sites as 'sites' in federation.toml."
+        )
+    description = _description(folder) if published else {}
+    classes = _classes(folder, description)
+    labels = _by_stem(_files(labels_folder))
+    channels = _channel_files(images) if published else None
+    if channels is not None and not any(stem_of(path) in labels for path in images):
+        found = [Found(name, files, labels.get(name)) for name, files in channels.items()]
+    elif isinstance(description.get("training"), list):
+        return SiteFiles(_listed(folder, description["training"]), classes)
+    else:
+        found = [Found(name, (path,), labels.get(name)) for name, path in _by_stem(images).items()]
+    names = {entry.name for entry in found}
+    for name, path in labels.items():
+        if name not in names:
+            raise PolyclinicError(
+                f"{path}: label without an image; add {images_folder.name}/{name}.* or take the label out."
+            )
+    return SiteFiles(tuple(sorted(found, key=lambda entry: entry.name)), classes)
+
+
+def _files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    files = [p for p in sorted(folder.iterdir()) if not p.name.startswith(".") and p.name.lower() not in _CLUTTER]
+    headers = {stem_of(path) for path in files if path.name.lower().endswith(".mhd")}
+    known = []
+    for path in files:
+        if path.suffix.lower() in (".raw", ".zraw") and path.stem in headers:
+            continue
+        if suffix_of(path) is None or not path.is_file():
+            raise PolyclinicError(
+                f"{path}: unknown format; expected one of {', '.join(SUFFIXES)}, so convert it or take it out."
+            )
+        known.append(path)
+    return known
+
+
+def _by_stem(files: list[Path]) -> dict[str, Path]:
+    by_stem: dict[str, Path] = {}
+    for path in files:
+        other = by_stem.setdefault(stem_of(path), path)
+        if other is not path:
+            raise PolyclinicError(f"{path}: has the same name as {other.name}; keep one of them or rename it.")
+    return by_stem
+
+
+def _channel_files(images: list[Path]) -> dict[str, tuple[Path, ...]] | None:
+    """Group ``name_0000`` files by name; None when the files are not named so."""
+    groups: dict[str, list[Path]] = {}
+    for stem, path in _by_stem(images).items():
+        match = _CHANNEL.fullmatch(stem)
+        if match is None:
+            return None
+        groups.setdefault(match[1], []).append(path)
+    count = max(len(files) for files in groups.values())
+    for name, files in groups.items():
+        if [stem_of(path)[-4:] for path in files] != [f"{index:04d}" for index in range(count)]:
+            raise PolyclinicError(
+                f"{files[0].parent}: image '{name}' has the channels "
+                f"{', '.join(stem_of(path)[-4:] for path in files)}, "
+                f"but others have 0000 to {count - 1:04d}; add the missing files."
+            )
+    return {name: tuple(files) for name, files in groups.items()}
+
+
+def _listed(folder: Path, entries: list[Any]) -> tuple[Found, ...]:
+    """The images of a Decathlon ``training`` list, whose paths are relative to the site."""
+    found: dict[str, Found] = {}
+    for entry in entries:
+        pair = entry if isinstance(entry, dict) else {"image": entry}
+        image = folder / str(pair.get("image", ""))
+        label = folder / str(pair["label"]) if pair.get("label") else None
+        for path in (image, label):
+            if path is not None and not path.is_file():
+                raise PolyclinicError(
+                    f"{folder / 'dataset.json'}: lists {path}, which does not exist; correct the list or add the file."
+                )
+        if stem_of(image) in found:
+            raise PolyclinicError(
+                f"{folder / 'dataset.json'}: lists the image '{stem_of(image)}' twice; keep one entry."
+            )
+        found[stem_of(image)] = Found(stem_of(image), (image,), label)
+    if not found:
+        raise PolyclinicError(
+            f"{folder / 'dataset.json'}: its 'training' list is empty, so that the site has no images; fill it."
+        )
+    return tuple(found[name] for name in sorted(found))
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    path = folder / "dataset.json"
+    if not path.is_file():
+        return {}
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise PolyclinicError(f"{path}: cannot be read as JSON ({error}); correct it or remove it.") from error
+    return description if isinstance(description, dict) else {}
+
+
+def _classes(folder: Path, description: dict[str, Any]) -> tuple[str, ...] | None:
+    """Class names by value, from ``{"background": 0}`` (nnU-Net v2) or ``{"0": "background"}`` (v1, Decathlon)."""
+    labels = description.get("labels")
+    if not isinstance(labels, dict) or not labels:
+        return None
+    pairs = [(key, value) if str(key).isdecimal() else (value, key) for key, value in labels.items()]
+    try:
+        names = {int(value): str(name) for value, name in pairs}
+    except (TypeError, ValueError):
+        names = {}
+    if sorted(names) != list(range(len(labels))) or "ignore" in names.values():
+        raise PolyclinicError(
+            f"{folder / 'dataset.json'}: 'labels' must give one name to each of the values 0, 1, 2 and so on "
+            "(no regions, no ignore label); convert the labels to plain classes."
+        )
+    return tuple(names[value] for value in range(len(names)))

@@ -1,0 +1,128 @@
+"""From files to prepared tensors: orientation, spacing, intensity, size, slices. The transforms are MONAI's."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from monai.data import MetaTensor
+from monai.transforms import NormalizeIntensity, ScaleIntensity, ScaleIntensityRangePercentiles
+from torch import Tensor
+
+from polyclinic.data.federation import Federation, Item
+from polyclinic.data.formats import Header
+from polyclinic.data.grids import Geometry, describe, file_affine, fit, geometry_of, place, restore
+from polyclinic.data.readers import read_image, read_label
+from polyclinic.errors import PolyclinicError
+from polyclinic.recipe import DataSettings
+
+__all__ = ["Geometry", "Prepared", "geometry_of", "prepare", "resolve_size", "restore"]
+
+_LARGEST = {2: 256, 3: 128}  # what size = "auto" gives at most, so that a first run fits a laptop
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One prepared image ``(channel, *spatial)`` with its label ``(*spatial)`` in uint8, or None for unlabelled."""
+
+    name: str
+    image: Tensor
+    label: Tensor | None
+    spacing: tuple[float, ...] | None
+    slice_index: int | None
+    geometry: Geometry
+
+
+def resolve_size(federation: Federation, settings: DataSettings, multiple: int) -> tuple[int, ...]:
+    """The size of prepared images ``(*spatial)``: the recipe's, or for ``size = "auto"`` one divisible by ``multiple``.
+
+    That is the size of all images if they share one that is divisible, else their median, rounded.
+    Reads the header of every image.
+    """
+    dims = federation.task.spatial_dims
+    if settings.size != "auto":
+        if len(settings.size) != dims:
+            raise PolyclinicError(
+                f"data.size: has {len(settings.size)} numbers, but the task is {dims}D; give one for each axis."
+            )
+        return settings.size
+    sizes = [
+        geometry_of(item, federation, settings).sample_shape for items in federation.sites.values() for item in items
+    ]
+    if len(set(sizes)) == 1 and not any(size % multiple for size in sizes[0]):
+        return sizes[0]
+    return tuple(_rounded(median(axis), multiple, _LARGEST[dims]) for axis in zip(*sizes, strict=True))
+
+
+def _rounded(size: float, multiple: int, largest: int) -> int:
+    nearest = multiple * int(size / multiple + 0.5)
+    return max(2 * multiple, min(nearest, largest // multiple * multiple))
+
+
+def prepare(item: Item, federation: Federation, settings: DataSettings) -> list[Prepared]:
+    """Read and prepare an image: one for an image, one for each slice of a volume in a 2D task.
+
+    Intensities are scaled over the whole image or volume, channel by channel. ``size = "auto"`` keeps the image's own
+    (resampled) size; ``resolve_size`` finds one size for all.
+    """
+    task = federation.task
+    image = read_image(item, task)
+    header = Header(image.array.shape[1:], len(image.array), image.affine)
+    if len(header.shape) > task.spatial_dims and not federation.volumes_as_slices:
+        raise PolyclinicError(f"{item.images[0]}: is a volume among 2D images; take it out or cut it into slices.")
+    affine = torch.from_numpy(file_affine(header, task))
+    grid = place(MetaTensor(torch.from_numpy(image.array), affine=affine), header, task, settings)
+    grid = fit(_scaled(grid, settings), task, settings)
+    geometry = describe(header, task, settings, grid)
+    voxels = _plain(grid).float()
+    label = None
+    if item.label is not None:
+        classes = torch.from_numpy(read_label(item, task)).float()[None]
+        mask = place(MetaTensor(classes, affine=affine), header, task, settings, label=True)
+        label = _plain(fit(mask, task, settings, label=True))[0].round().to(torch.uint8)
+    return _samples(item.name, voxels, label, geometry, task.neighbours)
+
+
+def _plain(grid: Any) -> Tensor:
+    tensor: Tensor = grid.as_tensor() if isinstance(grid, MetaTensor) else grid
+    return tensor
+
+
+def _scaled(grid: Any, settings: DataSettings) -> Any:
+    """Scale intensities for each channel; a constant channel becomes 0."""
+    if settings.intensity == "zero-one":
+        return ScaleIntensity(minv=0.0, maxv=1.0, channel_wise=True)(grid)
+    if settings.intensity == "z-score":
+        return NormalizeIntensity(nonzero=settings.nonzero, channel_wise=True)(grid)
+    if settings.intensity == "percentile":
+        lower, upper = settings.percentiles
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Divide by zero")  # constant channels, which it does handle
+            return ScaleIntensityRangePercentiles(lower, upper, 0.0, 1.0, clip=True, channel_wise=True)(grid)
+    return grid
+
+
+def _samples(name: str, image: Tensor, label: Tensor | None, geometry: Geometry, neighbours: int) -> list[Prepared]:
+    spacing = geometry.sample_spacing
+    if geometry.slice_axis is None:
+        # A picture among volumes has no neighbours but itself.
+        repeated = image.repeat(2 * neighbours + 1, *[1] * (image.ndim - 1)) if neighbours else image
+        return [Prepared(name, repeated, label, spacing, None, geometry)]
+    slices = image.movedim(geometry.slice_axis + 1, 0)
+    masks = None if label is None else label.movedim(geometry.slice_axis, 0)
+    count = len(slices)
+    return [
+        Prepared(
+            name,
+            slices[np.clip(range(index - neighbours, index + neighbours + 1), 0, count - 1)].flatten(0, 1),
+            None if masks is None else masks[index],
+            spacing,
+            index,
+            geometry,
+        )
+        for index in range(count)
+    ]

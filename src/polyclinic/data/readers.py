@@ -1,0 +1,115 @@
+"""Images and labels as arrays, checked against the task: a wrong file gets a sentence, not a silent repair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyclinic.data.federation import Item, Task
+from polyclinic.data.formats import PICTURES, read_array, read_header, spacing_of, suffix_of
+from polyclinic.errors import PolyclinicError
+
+
+@dataclass(frozen=True)
+class Image:
+    """Voxels ``(channel, *spatial)`` in float32, and where they lie: a 4x4 affine, millimetres along each axis."""
+
+    array: npt.NDArray[np.float32]
+    affine: npt.NDArray[np.float64] | None
+    spacing: tuple[float, ...] | None
+
+
+def read_image(item: Item, task: Task) -> Image:
+    """Read an image as ``(channel, *spatial)`` with the task's number of channels.
+
+    Grey stored as equal RGB channels becomes one channel for a task with one; a grey picture is repeated for a task
+    with three.
+    """
+    files = [read_array(path) for path in item.images]
+    for path, array in zip(item.images, files, strict=True):
+        if array.shape[1:] != files[0].shape[1:]:
+            raise PolyclinicError(
+                f"{path}: has the size {_size(array)}, but {item.images[0].name} has {_size(files[0])}; "
+                "the channels of an image must agree."
+            )
+    array = files[0] if len(files) == 1 else np.concatenate(files)
+    array = _fit_channels(item.images[0], array, task.image_channels).astype(np.float32)
+    if not np.isfinite(array).all():
+        raise PolyclinicError(f"{item.images[0]}: holds NaN or infinite values; replace them or take the image out.")
+    if array.ndim - 1 < task.spatial_dims:
+        raise PolyclinicError(
+            f"{item.images[0]}: is 2D, but the task is 3D; take it out or write spatial_dims = 2 in federation.toml."
+        )
+    affine = read_header(item.images[0]).affine
+    spacing = task.spacing if affine is None else spacing_of(affine, array.ndim - 1)
+    return Image(array, affine, spacing)
+
+
+def read_label(item: Item, task: Task) -> npt.NDArray[np.uint8]:
+    """Read a label as classes ``(*spatial)``; 255 counts as 1 in a label of a binary task that holds only 0 and 255."""
+    path = item.label
+    if path is None:
+        raise PolyclinicError(f"{item.images[0]}: has no label; add one to the site's labels folder.")
+    array = read_array(path, label=True)
+    if (array != array[:1]).any():
+        raise PolyclinicError(
+            f"{path}: is a label with channels that differ; store one class number a voxel in a single channel."
+        )
+    _check_geometry(item, path, array)
+    count = len(task.classes)
+    values = np.unique(array[0])
+    if count == 2 and 255 in values and set(values.tolist()) <= {0, 255}:
+        return np.asarray(array[0] != 0, dtype=np.uint8)
+    wrong = [value for value in values.tolist() if value not in range(count)]
+    if wrong:
+        listed = ", ".join(f"{value:g}" for value in wrong[:8]) + (" and others" if len(wrong) > 8 else "")
+        raise PolyclinicError(
+            f"{path}: holds the undeclared label values {listed}; "
+            f"expected 0 to {count - 1} ({', '.join(task.classes)}), so correct the file or the classes in "
+            "federation.toml."
+        )
+    return np.asarray(array[0], dtype=np.uint8)
+
+
+def _fit_channels(path: Path, array: npt.NDArray[Any], wanted: int) -> npt.NDArray[Any]:
+    count = len(array)
+    if count == wanted:
+        return array
+    if wanted == 1 and (array == array[:1]).all():
+        return array[:1]
+    if wanted == 3 and count == 1 and suffix_of(path) in PICTURES:
+        return np.repeat(array, 3, axis=0)
+    advice = "convert it to grey" if wanted == 1 else "correct it"
+    raise PolyclinicError(
+        f"{path}: has {count} {'channel' if count == 1 else 'channels'}, but the task has {wanted}; "
+        f"{advice} or write 'channels' in federation.toml."
+    )
+
+
+def _check_geometry(item: Item, path: Path, array: npt.NDArray[Any]) -> None:
+    image = read_header(item.images[0])
+    if array.shape[1:] != image.shape:
+        expected = "x".join(map(str, image.shape))
+        raise PolyclinicError(
+            f"{path}: the label has the size {_size(array)}, but its image {item.images[0].name} has {expected}; "
+            "store the label on the image's grid."
+        )
+    affine = read_header(path).affine
+    if image.affine is None or affine is None or len(image.shape) < 3:
+        return
+    from nibabel.orientations import aff2axcodes
+
+    codes, expected_codes = ("".join(aff2axcodes(matrix)) for matrix in (affine, image.affine))
+    if codes != expected_codes:
+        raise PolyclinicError(
+            f"{path}: the label's axes are {codes}, but those of its image are {expected_codes}; "
+            "store the label with the image's affine."
+        )
+
+
+def _size(array: npt.NDArray[Any]) -> str:
+    return "x".join(map(str, array.shape[1:]))

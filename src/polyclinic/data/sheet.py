@@ -1,0 +1,117 @@
+"""The contact sheet: a few images of every site in a row, with the outlines of their masks."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from polyclinic.data.federation import Federation, Item, Task
+from polyclinic.data.formats import PICTURES, suffix_of
+from polyclinic.data.readers import Image, read_image, read_label
+from polyclinic.errors import PolyclinicError
+from polyclinic.files import replacing
+
+COLOURS = ("#ffd60a", "#06d6a0", "#ef476f", "#118ab2", "#f78c6b", "#c77dff", "#ffffff", "#80ed99")
+Picture = tuple[NDArray[np.float32], NDArray[np.uint8], float]
+
+
+def contact_sheet(federation: Federation, path: Path, per_site: int = 6) -> int:
+    """Write a PNG with one row for each site and return the number of images on it; unreadable files are left out.
+
+    Volumes are shown as the axial slice in the middle of their mask, front up, the patient's right on the left.
+    """
+    rows = {site: _pick(items, federation.task, per_site) for site, items in federation.sites.items()}
+    count = sum(map(len, rows.values()))
+    if count == 0:
+        raise PolyclinicError(f"{federation.root}: no image can be read, so that there is no contact sheet.")
+    names = {site: textwrap.fill(site, 18) for site in rows}
+    left = 0.35 + 0.09 * max(len(line) for name in names.values() for line in name.splitlines())
+    columns, cell, foot = max(map(len, rows.values())), 1.5, 0.35
+    width, height = left + columns * cell, len(rows) * cell + foot
+    figure = Figure(figsize=(width, height), facecolor="white")
+    for row, (site, pictures) in enumerate(rows.items()):
+        bottom = (height - (row + 1) * cell) / height
+        middle = bottom + cell / 2 / height
+        figure.text((left - 0.15) / width, middle, names[site], ha="right", va="center", fontsize=10)
+        for column, picture in enumerate(pictures):
+            place = (left + column * cell) / width, bottom, 0.96 * cell / width, 0.96 * cell / height
+            _show(figure.add_axes(place), picture)
+    _legend(figure, federation.task, left / width, foot / 2 / height, width)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
+    return count
+
+
+def _pick(items: tuple[Item, ...], task: Task, count: int) -> list[Picture]:
+    """Pictures of ``count`` images spread over the site, labelled ones if there are any; unreadable ones are replaced."""
+    labelled = [item for item in items if item.label is not None]
+    pool = labelled or list(items)
+    spread = [pool[index] for index in np.linspace(0, len(pool) - 1, min(count, len(pool))).round().astype(int)]
+    chosen = {item.name for item in spread}
+    pictures: list[Picture] = []
+    for item in [*spread, *(item for item in pool if item.name not in chosen)]:
+        if len(pictures) == count:
+            break
+        try:
+            image = read_image(item, task)
+            label = read_label(item, task) if item.label is not None else np.zeros(image.array.shape[1:], np.uint8)
+        except PolyclinicError:
+            continue
+        pictures.append(_flatten(image, label, suffix_of(item.images[0]) in PICTURES))
+    return pictures
+
+
+def _flatten(image: Image, label: NDArray[np.uint8], picture: bool) -> Picture:
+    """A grey ``(row, column)`` or colour ``(row, column, 3)`` view in 0-1, its label ``(row, column)``, and its aspect."""
+    array = image.array
+    spacing = image.spacing or (1.0,) * label.ndim
+    if image.affine is not None and label.ndim == 3:
+        array, label, spacing = _axial(array, label, image.affine, spacing)
+    if label.ndim == 3:
+        filled = np.flatnonzero(label.any(axis=(0, 1)))
+        depth = int(filled[len(filled) // 2]) if len(filled) else label.shape[2] // 2
+        array, label = array[..., depth], label[..., depth]
+    colour = picture and len(array) == 3
+    shown = np.moveaxis(array, 0, -1) if colour else array[0]
+    low, high = (0.0, 255.0) if colour and 1 < array.max() <= 255 else np.percentile(shown, (0.5, 99.5)).tolist()
+    return np.clip((shown - low) / max(high - low, 1e-6), 0, 1), label, spacing[0] / spacing[1]
+
+
+def _axial(
+    array: NDArray[np.float32], label: NDArray[np.uint8], affine: NDArray[np.float64], spacing: tuple[float, ...]
+) -> tuple[NDArray[np.float32], NDArray[np.uint8], tuple[float, ...]]:
+    """Turn ``(channel, x, y, z)`` in any orientation into ``(channel, row, column, slice)`` as a radiologist looks at it."""
+    from nibabel.orientations import apply_orientation, axcodes2ornt, io_orientation, ornt_transform
+
+    # Rows go from front to back, columns from the patient's right to left, slices from foot to head.
+    turn: Any = ornt_transform(io_orientation(affine), axcodes2ornt(("L", "P", "S")))
+    moved = [np.swapaxes(apply_orientation(volume, turn), 0, 1) for volume in (*array, label)]
+    order = np.argsort(turn[:, 0])
+    sides = [spacing[axis] for axis in order]
+    return np.stack(moved[:-1]), moved[-1], (sides[1], sides[0], sides[2])
+
+
+def _show(axes: Any, picture: Picture) -> None:
+    image, label, aspect = picture
+    axes.imshow(image, cmap="gray", vmin=0, vmax=1, aspect=aspect, interpolation="nearest")
+    for value in np.unique(label[label > 0]):
+        mask = label == value
+        if not mask.all():
+            axes.contour(mask, levels=[0.5], colors=[COLOURS[(value - 1) % len(COLOURS)]], linewidths=1.0)
+    axes.set_axis_off()
+
+
+def _legend(figure: Figure, task: Task, x: float, y: float, width: float) -> None:
+    """The names of the foreground classes in their colours; as many as fit."""
+    for index, name in enumerate(task.classes[1:]):
+        if x > 0.95:
+            return
+        colour = COLOURS[index % len(COLOURS)]
+        box = {"facecolor": "#333333", "edgecolor": "none", "pad": 2.5}
+        figure.text(x, y, name, color=colour, fontsize=9, ha="left", va="center", bbox=box)
+        x += (0.25 + 0.08 * len(name)) / width

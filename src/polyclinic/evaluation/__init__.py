@@ -1,0 +1,1 @@
+"""What is measured: metrics of a case, inference, and how cases become the numbers of a table."""

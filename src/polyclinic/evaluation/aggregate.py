@@ -1,0 +1,104 @@
+"""From the values of cases to the numbers of a table, and the file that keeps the values.
+
+A row is one value of one metric for one foreground class of one image. NaN is a value that the policy for empty masks
+leaves out; it never enters a mean.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from polyclinic.errors import PolyclinicError
+from polyclinic.files import write_text
+
+Row = TypedDict("Row", {"site": str, "case": str, "image": str, "class": str, "metric": str, "value": float})
+COLUMNS = ("site", "case", "image", "class", "metric", "value")
+
+
+def summarise(rows: Iterable[Row]) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """The values of each site by metric, and their average over sites.
+
+    The value of a site for ``dice`` is a mean over its cases of the mean over a case's images of the mean over an
+    image's classes, so that a case with many slices counts once. With more than one foreground class there is also an
+    entry for each, such as ``dice/nucleus``. The average is the plain mean over sites, whatever their size. A mean of
+    nothing but NaN is NaN.
+
+    >>> row = {"site": "a", "case": "1", "image": "1", "class": "nucleus", "metric": "dice", "value": 0.5}
+    >>> summarise([row, {**row, "site": "b", "value": 1.0}])
+    ({'a': {'dice': 0.5}, 'b': {'dice': 1.0}}, {'dice': 0.75})
+    """
+    found: dict[str, dict[str, dict[str, dict[str, list[tuple[str, float]]]]]] = {}
+    classes: dict[str, dict[str, None]] = {}
+    for row in rows:
+        cases = found.setdefault(row["site"], {}).setdefault(row["metric"], {})
+        cases.setdefault(row["case"], {}).setdefault(row["image"], []).append((row["class"], row["value"]))
+        classes.setdefault(row["metric"], {})[row["class"]] = None
+    sites: dict[str, dict[str, float]] = {}
+    for site, metrics in found.items():
+        sites[site] = {}
+        for metric, cases in metrics.items():
+            sites[site][metric] = _site_value(cases, None)
+            if len(classes[metric]) > 1:
+                sites[site] |= {f"{metric}/{name}": _site_value(cases, name) for name in classes[metric]}
+    names = dict.fromkeys(name for values in sites.values() for name in values)
+    return sites, {name: mean(values[name] for values in sites.values() if name in values) for name in names}
+
+
+def mean(values: Iterable[float]) -> float:
+    """The mean of what is not NaN; NaN when nothing is left."""
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan
+
+
+def for_json(values: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON knows neither NaN nor infinity: they become ``None``."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def rows_to_csv(path: Path, rows: Iterable[Row]) -> None:
+    """Write rows atomically; every value is read back as exactly the same number."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        writer.writerow(
+            [row["site"], row["case"], row["image"], row["class"], row["metric"], repr(float(row["value"]))]
+        )
+    write_text(path, text.getvalue())
+
+
+def rows_from_csv(path: Path) -> list[Row]:
+    """Read rows back; a damaged file gets a sentence."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            records = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _damaged(path, f"cannot be read ({error})") from error
+    if not records or tuple(records[0]) != COLUMNS:
+        raise _damaged(path, f"the first row must be {','.join(COLUMNS)}")
+    return [_row(path, line, record) for line, record in enumerate(records[1:], start=2)]
+
+
+def _row(path: Path, line: int, record: Sequence[str]) -> Row:
+    try:
+        site, case, image, name, metric, value = record
+        return {"site": site, "case": case, "image": image, "class": name, "metric": metric, "value": float(value)}
+    except ValueError:
+        raise _damaged(path, f"row {line} must be {len(COLUMNS)} fields with a number at the end") from None
+
+
+def _damaged(path: Path, what: str) -> PolyclinicError:
+    return PolyclinicError(f"{path}: {what}; restore the file or evaluate the run again.")
+
+
+def _site_value(cases: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]], only: str | None) -> float:
+    """The mean over cases, images and classes, or over cases and images of the class ``only``."""
+    return mean(
+        mean(mean(value for name, value in values if only in (None, name)) for values in images.values())
+        for images in cases.values()
+    )

@@ -1,0 +1,40 @@
+"""Protocols: who trains, who tests, on which split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyclinic.data.federation import Federation
+from polyclinic.data.splits import Split, assign_splits, k_fold_splits
+from polyclinic.errors import PolyclinicError
+from polyclinic.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class ProtocolPart:
+    """One training with its test. ``unseen`` is a site that only tests, with all of its images."""
+
+    name: str
+    split: Split
+    train_sites: tuple[str, ...]
+    unseen: str | None = None
+
+
+def protocol_parts(federation: Federation, recipe: Recipe) -> list[ProtocolPart]:
+    """The trainings that a recipe's protocol asks for."""
+    sites, settings = tuple(federation.sites), recipe.protocol
+    if settings.kind == "k-fold":
+        splits = k_fold_splits(federation, recipe.data, recipe.seed, settings.folds)
+        return [ProtocolPart(f"fold-{number + 1}", split, sites) for number, split in enumerate(splits)]
+    split = assign_splits(federation, recipe.data, recipe.seed)
+    if settings.kind == "own-test":
+        return [ProtocolPart("all", split, sites)]
+    if len(sites) < 2:
+        raise PolyclinicError(
+            f"protocol.kind = 'leave-one-site-out' needs two sites or more, {federation.name} has {len(sites)}; "
+            "use 'own-test' or 'k-fold'."
+        )
+    return [
+        ProtocolPart(f"without-{unseen}", split, tuple(site for site in sites if site != unseen), unseen)
+        for unseen in sites
+    ]

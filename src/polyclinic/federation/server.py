@@ -1,0 +1,189 @@
+"""The server: the loop of rounds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import ceil, isnan
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from polyclinic.components.rounds import ServerRound
+from polyclinic.engines.base import Engine
+from polyclinic.errors import PolyclinicError
+from polyclinic.federation.bench import Bench
+from polyclinic.federation.checkpoint import Checkpoint, ServerState
+from polyclinic.federation.checks import problem_with
+from polyclinic.federation.messages import Broadcast, Failure, Tensors, Update
+from polyclinic.federation.observer import Observer
+from polyclinic.seeds import generator_for
+
+
+@dataclass
+class _Tally:
+    """What one round adds up to, for the record."""
+
+    losses: dict[str, dict[str, float]] = field(default_factory=dict)
+    shared: dict[str, dict[str, Tensors]] = field(default_factory=dict)
+    samples: dict[str, int] = field(default_factory=dict)
+    bytes_up: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+class Server:
+    """Broadcast, collect, check, aggregate, combine, validate, record, checkpoint."""
+
+    def __init__(self, bench: Bench, engine: Engine, sites: list[str], folder: Path, observer: Observer) -> None:
+        self.bench, self.engine, self.observer = bench, engine, observer
+        self.settings = bench.recipe.training
+        self.sites = tuple(sorted(sites))
+        self.components = bench.fresh_components({})
+        self.aggregator = next(component for component in self.components if component.aggregates)
+        self.declared = bench.declared()
+        self.checkpoint = Checkpoint(folder)
+        self.state = self.checkpoint.load() or ServerState(weights=bench.exchanged_weights())
+        for component in self.components:
+            component.state = dict(self.state.components.get(component.name, {}))
+
+    def fit(self) -> None:
+        """All rounds that are still to do."""
+        while self.state.round < self.settings.rounds and not self.state.stopped:
+            self.round()
+
+    def round(self) -> None:
+        """One round, as in the papers' algorithm boxes."""
+        started, number, tally = time.perf_counter(), self.state.round, _Tally()
+        chosen = self.choose(number)
+        broadcast = Broadcast(number, self.state.weights, self.state.shared, self.state.best_round)
+        server = self._server_round(number, tally)
+        updates = self._accepted(broadcast, chosen, tally)
+        server.weights = self.aggregator.aggregate(server, updates if self.aggregator.streams else list(updates))
+        self._require_quorum(chosen, tally)
+        self.state.shared = self._combine(server, tally)
+        self.state.weights = {name: server.weights[name] for name in self.state.weights}
+        self.state.round += 1
+        trained = time.perf_counter()
+        scores = self._validate(number) if self._validates(number) else {}
+        new_best = self._judge(number, scores)
+        self.state.components = {c.name: dict(c.state) for c in self.components if c.state}
+        seconds = {"training": trained - started, "validation": time.perf_counter() - trained, "sites": tally.seconds}
+        self.observer.on_round(self._event(number, chosen, broadcast, tally, scores, seconds))
+        self.checkpoint.save(self.state, new_best, self.unseen_weights(server))
+
+    def choose(self, number: int) -> list[str]:
+        """The sites of a round: all, or a seeded draw that depends on the round alone."""
+        count = _number(self.settings.participation, len(self.sites))
+        if count >= len(self.sites):
+            return list(self.sites)
+        order = torch.randperm(
+            len(self.sites), generator=generator_for(self.bench.recipe.seed, "participation", number)
+        )
+        return sorted(self.sites[i] for i in order[:count].tolist())
+
+    def unseen_weights(self, server: ServerRound) -> Tensors:
+        """Values of kept weights for sites that never took part, from all components."""
+        found: Tensors = {}
+        for component in self.components:
+            found |= component.unseen_weights(server)
+        return found
+
+    def _server_round(self, number: int, tally: _Tally) -> ServerRound:
+        return ServerRound(
+            number, self.settings.rounds, self.bench.network, self.state.weights, self.sites,
+            frozenset(self.bench.network.buffer_names()), self.bench.recipe.policies.buffers,
+            generator_for(self.bench.recipe.seed, "server", number), self.bench.device,
+            samples=tally.samples, warn=tally.warnings.append,
+        )  # fmt: skip
+
+    def _accepted(self, broadcast: Broadcast, chosen: list[str], tally: _Tally) -> Iterator[Update]:
+        """Updates that passed the checks, one at a time and in the order of the sites."""
+        for answer in self.engine.train(broadcast, chosen):
+            if isinstance(answer, Failure):
+                self._refuse(answer.site, f"failed: {answer.reason}", tally, answer.details)
+                continue
+            problem = problem_with(answer, broadcast.weights, self.declared, broadcast.round)
+            if problem is not None:
+                self._refuse(answer.site, f"update refused: {problem}", tally)
+                continue
+            tally.samples[answer.site], tally.losses[answer.site] = answer.samples, answer.losses
+            tally.bytes_up[answer.site], tally.seconds[answer.site] = answer.bytes, answer.seconds
+            for component, tensors in answer.shared.items():
+                tally.shared.setdefault(component, {})[answer.site] = tensors
+            self.observer.on_site(broadcast.round, answer.site)
+            yield answer
+
+    def _refuse(self, site: str, reason: str, tally: _Tally, details: str = "") -> None:
+        tally.refused[site] = reason
+        self.observer.on_refusal(self.state.round, site, reason, details)
+
+    def _require_quorum(self, chosen: list[str], tally: _Tally) -> None:
+        wanted = _number(self.settings.quorum, len(chosen))
+        if len(tally.samples) < wanted:
+            reasons = "; ".join(f"{site}: {reason}" for site, reason in tally.refused.items())
+            raise PolyclinicError(
+                f"Round {self.state.round + 1} got {len(tally.samples)} good updates of {len(chosen)} sites, "
+                f"training.quorum asks for {wanted} ({reasons}); mend the sites and go on with --resume."
+            )
+
+    def _combine(self, server: ServerRound, tally: _Tally) -> dict[str, Tensors]:
+        combined = {c.name: c.combine(server, tally.shared.get(c.name, {})) for c in self.components}
+        return {name: tensors for name, tensors in combined.items() if tensors}
+
+    def _validates(self, number: int) -> bool:
+        last = number == self.settings.rounds - 1
+        return last or (number + 1) % self.settings.validate_every == 0
+
+    def _validate(self, number: int) -> dict[str, float]:
+        """Mean Dice of each site's validation images, for the sites that have some."""
+        broadcast = Broadcast(number, self.state.weights)
+        scores = {}
+        for answer in self.engine.evaluate(broadcast, self.sites, "val", detailed=False):
+            if isinstance(answer, Failure):
+                self.observer.on_refusal(number, answer.site, f"validation failed: {answer.reason}", answer.details)
+            elif answer.images and not isnan(answer.dice):
+                scores[answer.site] = answer.dice
+        return scores
+
+    def _judge(self, number: int, scores: dict[str, float]) -> bool:
+        """Best so far? The mean over sites decides, never their maximum and never test data."""
+        if not scores:
+            return False
+        dice = sum(scores.values()) / len(scores)
+        better = self.state.best_dice is None or dice > self.state.best_dice
+        if better:
+            self.state.best_dice, self.state.best_round, self.state.stale = dice, number, 0
+        else:
+            self.state.stale += 1
+            self.state.stopped = self.settings.patience is not None and self.state.stale >= self.settings.patience
+        return better
+
+    def _event(
+        self, number: int, chosen: list[str], broadcast: Broadcast, tally: _Tally, scores: dict[str, float],
+        seconds: dict[str, Any],
+    ) -> dict[str, Any]:  # fmt: skip
+        """One line of ``events.jsonl``."""
+        crosses = not self.bench.method.pooled
+        mean_dice = sum(scores.values()) / len(scores) if scores else None
+        return {
+            "round": number,
+            "sites": chosen,
+            "refused": tally.refused,
+            "samples": tally.samples,
+            "losses": tally.losses,
+            "validation": {"dice": mean_dice, "sites": scores},
+            "best_round": self.state.best_round,
+            "bytes_up": tally.bytes_up if crosses else {},
+            "bytes_down": dict.fromkeys(chosen, broadcast.bytes if crosses else 0),
+            "seconds": seconds,
+            "warnings": tally.warnings,
+        }
+
+
+def _number(wanted: float, of: int) -> int:
+    """A share (up to 1) or a count (above 1) as a count between 1 and all."""
+    return max(1, min(of, ceil(wanted * of - 1e-9) if wanted <= 1 else int(wanted)))

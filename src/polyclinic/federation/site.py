@@ -1,0 +1,117 @@
+"""A site: its data, its memory, and what it does when a message comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from polyclinic.components.rounds import SiteRound
+from polyclinic.data.sitedata import SiteData
+from polyclinic.errors import PolyclinicError
+from polyclinic.federation.bench import Bench
+from polyclinic.federation.messages import Broadcast, Evaluation, Tensors, Update
+from polyclinic.federation.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
+from polyclinic.evaluation.scoring import score_cases, score_quickly
+from polyclinic.federation.store import SiteState, SiteStore
+from polyclinic.federation.training import LocalTraining
+from polyclinic.seeds import generator_for, seed_for
+
+
+class Site:
+    """One hospital. Holds data and a store; borrows the process's bench while it works."""
+
+    def __init__(self, data: SiteData, store: SiteStore) -> None:
+        self.name = data.site
+        self.data = data
+        self.store = store
+
+    def train(self, bench: Bench, broadcast: Broadcast) -> Update:
+        """One round: load, train, share, remember."""
+        started = time.perf_counter()
+        state = self._state_for(bench, broadcast)
+        received = self._local_weights(bench, broadcast, state.personal)
+        bench.load(received)
+        components = bench.fresh_components(state.components)
+        device = bench.device
+        site = SiteRound(
+            self.name, broadcast.round, bench.network, received, self.data, device,
+            generator_for(bench.recipe.seed, self.name, broadcast.round, "round"), bench.recipe.training.batch_size,
+        )  # fmt: skip
+        parameters = {n: p for n, p in bench.network.named_parameters() if p.requires_grad}
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed_for(bench.recipe.seed, self.name, broadcast.round, "torch"))
+            for component in components:
+                component.receive(site, broadcast.shared.get(component.name, {}))
+            own = [o for o in (c.make_optimizer(parameters) for c in components) if o is not None]
+            optimizer = own[0] if own else build_optimizer(parameters, bench.recipe.training)
+            if bench.recipe.policies.optimizer_state == "keep":
+                restore_optimizer(optimizer, parameters, state.optimizer)
+            losses = LocalTraining(bench, components, site, optimizer).run()
+            with torch.no_grad():
+                shared = {c.name: _plain(c.share(site)) for c in components}
+        update = Update(
+            self.name, broadcast.round, bench.exchanged_weights(), self._samples(components), site.steps,
+            {name: tensors for name, tensors in shared.items() if tensors}, losses,
+        )  # fmt: skip
+        for component in components:
+            update = component.on_update(update)
+        keeps_optimizer = bench.recipe.policies.optimizer_state == "keep"
+        self.store.save(
+            SiteState(
+                broadcast.round, state.best_round, bench.kept_weights(), state.best,
+                optimizer_tensors(optimizer, parameters) if keeps_optimizer else {},
+                {c.name: _plain(c.state) for c in components if c.state},
+            )  # fmt: skip
+        )
+        update.seconds = time.perf_counter() - started
+        return update
+
+    def evaluate(self, bench: Bench, broadcast: Broadcast, split: str, detailed: bool) -> Evaluation:
+        """Score the model that this site would use: the received weights and the site's own kept ones.
+
+        ``detailed`` gives every metric of every case (the test), otherwise only the mean Dice (the validation).
+        """
+        state = self.store.load(before=broadcast.round + 1)
+        personal = state.personal_at(broadcast.best_round)
+        bench.load(self._local_weights(bench, broadcast, personal))
+        if detailed:
+            return score_cases(bench, self.data, split, broadcast.round)
+        return score_quickly(bench, self.data, split, broadcast.round)
+
+    def model(self, bench: Bench, broadcast: Broadcast) -> Tensors:
+        """The site's whole model. Only the one-machine protocols that test it elsewhere ask for this."""
+        state = self.store.load(before=broadcast.round + 1)
+        return self._local_weights(bench, broadcast, state.personal_at(broadcast.best_round))
+
+    def _state_for(self, bench: Bench, broadcast: Broadcast) -> SiteState:
+        state = self.store.load(before=broadcast.round)
+        state.note_best(broadcast.best_round)
+        if bench.recipe.policies.skipped_rounds == "reset" and state.round < broadcast.round - 1:
+            state.optimizer, state.components = {}, {}
+        return state
+
+    def _local_weights(self, bench: Bench, broadcast: Broadcast, personal: Mapping[str, Tensor]) -> Tensors:
+        return {**bench.initial_kept, **personal, **broadcast.weights}
+
+    def _samples(self, components: list) -> int:  # type: ignore[type-arg]
+        """Training images: those with a label, and all when a component learns from the others too."""
+        every = any(component.wants_unlabelled for component in components)
+        return len(self.data.training_indices(None if every else True))
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Tensors as they leave or are stored: detached, on the CPU, and independent of the network's storage."""
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+
+
+def require_labels(data: SiteData) -> None:
+    """A site that must learn from labels and has none gets a sentence before the run starts."""
+    if not len(data.training_indices(True)):
+        raise PolyclinicError(
+            f"Site '{data.site}' has no labelled training image and this method needs one; "
+            "add labels, change the split, or leave the site out."
+        )

@@ -1,0 +1,141 @@
+"""Local training: the inside of a round at a site."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from polyclinic.components.base import Component
+from polyclinic.components.rounds import SiteRound
+from polyclinic.components.step import Step
+from polyclinic.federation.batches import epoch_batches, steps_per_epoch
+from polyclinic.federation.bench import Bench
+from polyclinic.federation.optimizers import learning_rate
+from polyclinic.objective import segmentation_loss
+from polyclinic.seeds import generator_for
+
+
+class LocalTraining:
+    """Runs the local epochs of one site and one round, and calls the components' hooks."""
+
+    def __init__(self, bench: Bench, components: list[Component], site: SiteRound, optimizer: Optimizer) -> None:
+        self.bench, self.components, self.site, self.optimizer = bench, components, site, optimizer
+        self.settings = bench.recipe.training
+        self.unlabelled = any(component.wants_unlabelled for component in components)
+        self.parameters = [p for p in bench.network.parameters() if p.requires_grad]
+        half = torch.bfloat16 if bench.device.type != "cuda" or torch.cuda.is_bf16_supported() else torch.float16
+        self.half = half if self.settings.amp == "auto" and bench.device.type == "cuda" else None
+        # A fresh scaler each round: its state then never has to cross a restart.
+        self.scaler = torch.amp.GradScaler(bench.device.type, enabled=self.half is torch.float16)
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = defaultdict(int)
+
+    def run(self) -> dict[str, float]:
+        """Train and return the mean of every loss term."""
+        self.bench.network.train()
+        for epoch in range(self.settings.local_epochs):
+            step = None
+            for step in self._steps(epoch):
+                self._train(step)
+            if step is not None:
+                self._tell("after_epoch", step)
+        return {name: float(total) / self._counts[name] for name, total in self._sums.items()}
+
+    def _steps(self, epoch: int) -> Iterator[Step]:
+        """Draw the epoch's batches, augment them, and describe each as a step."""
+        site, seed, settings = self.site, self.bench.recipe.seed, self.settings
+        labelled = site.data.training_indices(True)
+        unlabelled = site.data.training_indices(False) if self.unlabelled else None
+        total = steps_per_epoch(len(labelled), 0 if unlabelled is None else len(unlabelled), settings.batch_size)
+        order = generator_for(seed, site.site, site.round, "batches", epoch)
+        for index, (rows, others) in enumerate(epoch_batches(labelled, unlabelled, settings.batch_size, order)):
+            generator = generator_for(seed, site.site, site.round, "step", epoch, index)
+            done = (epoch + index / total) / settings.local_epochs
+            progress = (site.round + done) / settings.rounds
+            images, labels = self._load(rows, generator)
+            images, labels = self.bench.augmentation(images, labels, generator)
+            step = Step(
+                self.bench.network, images, labels, generator, site.round, epoch, index,
+                epoch == settings.local_epochs - 1, progress, learning_rate(settings, progress), indices=rows,
+            )  # fmt: skip
+            if self.unlabelled and len(others):
+                self._add_views(step, others)
+            yield step
+
+    def _load(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        patch = self.bench.recipe.data.patch
+        data = self.site.data.images
+        images, labels = data.patches(rows, patch, generator) if patch else data.batch(rows)
+        if self.bench.device.type == "cuda":
+            images, labels = images.pin_memory(), labels.pin_memory()
+        return images.to(self.bench.device, non_blocking=True), labels.to(self.bench.device, non_blocking=True)
+
+    def _add_views(self, step: Step, rows: Tensor) -> None:
+        """Weak view: geometry alone. Strong view: the same geometry, then intensity changes."""
+        images, _ = self._load(rows, step.generator)
+        step.weak, _ = self.bench.augmentation.geometry(images, None, step.generator)
+        step.strong = self.bench.augmentation.intensity(step.weak, step.generator)
+        step.unlabelled_indices = rows
+
+    def _train(self, step: Step) -> None:
+        """One optimiser step."""
+        self._tell("on_images", step)
+        step.recompute = lambda: self._gradients(step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = step.lr
+        self._gradients(step)
+        self.scaler.unscale_(self.optimizer)
+        self._tell("on_gradients", step)
+        if self.settings.clip_gradients is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_gradients)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.site.steps += 1
+        self.site.learning_rates += step.lr
+        self._tell("after_step", step)
+        self._note(step)
+
+    def _gradients(self, step: Step) -> Tensor:
+        """Forward, all loss terms, backward into cleared gradients."""
+        self.optimizer.zero_grad(set_to_none=True)
+        with self._precision():
+            step.output = step.network.features(step.inputs)
+            step.losses = self._losses(step)
+            total = torch.stack(list(step.losses.values())).sum() if step.losses else None
+        if total is None or not total.requires_grad:
+            raise RuntimeError("no loss: the batch has neither labels nor a term for unlabelled images")
+        self.scaler.scale(total).backward()  # type: ignore[no-untyped-call]
+        return total.detach()
+
+    def _losses(self, step: Step) -> dict[str, Tensor]:
+        losses: dict[str, Tensor] = {}
+        if len(step.images):
+            own = [term for term in (c.objective(step) for c in self.components) if term is not None]
+            losses["segmentation"] = own[0] if own else self._supervised(step)
+        for component in self.components:
+            losses.update(component.loss(step))
+        return losses
+
+    def _supervised(self, step: Step) -> Tensor:
+        logits = step.output.logits[: len(step.images)]
+        return segmentation_loss(logits, step.labels, self.settings.loss, self.bench.recipe.policies.absent_classes)
+
+    def _precision(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.half is None else torch.autocast(self.bench.device.type, self.half)
+
+    def _tell(self, hook: str, step: Step) -> None:
+        for component in self.components:
+            getattr(component, hook)(step)
+
+    @torch.no_grad()
+    def _note(self, step: Step) -> None:
+        """Add up the terms on the device; reading a number each step would stall a GPU."""
+        for name, value in step.losses.items():
+            value = value.detach()
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+            self._counts[name] += 1

@@ -1,0 +1,64 @@
+"""The supervised losses: cross-entropy and soft Dice."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SMOOTH = (
+    1e-5  # MONAI's default, above and below the fraction: a class that is neither predicted nor there costs nothing
+)
+
+
+def segmentation_loss(
+    logits: Tensor,
+    labels: Tensor,
+    kind: Literal["dice-ce", "dice-ce-mean", "ce", "dice"] = "dice-ce",
+    absent_classes: Literal["count", "ignore"] = "count",
+) -> Tensor:
+    """The loss of ``logits`` ``(batch, class, *spatial)`` against integer ``labels`` ``(batch, *spatial)``, in float32.
+
+    ``dice-ce`` equals MONAI's ``DiceCELoss(to_onehot_y=True, softmax=True)``, background included, and
+    ``dice-ce-mean`` is half of it. ``absent_classes = "ignore"`` leaves out of the Dice mean the classes that no label
+    of the batch holds; ``"count"`` lets their false positives count.
+
+    >>> logits = torch.tensor([[[4.0, -4.0]], [[-4.0, 4.0]]]).movedim(1, 0)
+    >>> round(segmentation_loss(logits, torch.tensor([[0, 1]])).item(), 4)
+    0.0007
+    """
+    # MONAI computes one softmax for Dice and another for cross-entropy; sharing it saves about a sixth of the time.
+    log_probabilities = F.log_softmax(logits.float(), dim=1)
+    index = labels.unsqueeze(1)
+    loss = torch.zeros((), device=logits.device)
+    if kind != "dice":
+        # Unlike nll_loss, gather has a deterministic gradient on GPUs.
+        loss = loss - log_probabilities.gather(1, index).mean()
+    if kind != "ce":
+        probabilities = log_probabilities.exp()
+        onehot = torch.zeros_like(probabilities).scatter_(1, index, 1.0)
+        loss = loss + _mean_dice_loss(probabilities, onehot, absent_classes)
+    return loss / 2 if kind == "dice-ce-mean" else loss
+
+
+def masked_dice_loss(probabilities: Tensor, onehot: Tensor, mask: Tensor) -> Tensor:
+    """Soft Dice loss of ``(batch, class, *spatial)`` where ``mask`` ``(batch, 1 or class, *spatial)`` is not 0.
+
+    It is the mean over the batch and all classes, in float32. A sample or class whose mask is 0 everywhere counts
+    as 0 in that mean and has no gradient.
+    """
+    weights = mask.float()
+    return _mean_dice_loss(probabilities.float() * weights, onehot.float() * weights, "count")
+
+
+def _mean_dice_loss(probabilities: Tensor, onehot: Tensor, absent_classes: str) -> Tensor:
+    spatial = tuple(range(2, probabilities.ndim))
+    truth = onehot.sum(spatial)
+    overlap = (probabilities * onehot).sum(spatial)
+    losses = 1 - (2 * overlap + SMOOTH) / (probabilities.sum(spatial) + truth + SMOOTH)
+    if absent_classes == "count":
+        return losses.mean()
+    present = (truth.sum(0) > 0).float()
+    return (losses.mean(0) * present).sum() / present.sum()

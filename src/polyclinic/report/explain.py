@@ -1,0 +1,120 @@
+"""What a method does and what leaves a site, computed for a real network before any run starts."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from polyclinic.components.base import Component
+from polyclinic.federation.bench import Bench, build_bench
+from polyclinic.federation.messages import tensor_bytes
+from polyclinic.methods.registry import load_plugins
+from polyclinic.recipe import Recipe
+from polyclinic.report.tables import readable_bytes
+from polyclinic.runs.sites import open_for
+
+
+def explanation(recipe: Recipe) -> dict[str, Any]:
+    """Plain data about the recipe's method on the recipe's network and federation."""
+    load_plugins(recipe.plugins)
+    federation, recipe = open_for(recipe)
+    bench = build_bench(recipe, federation.task)
+    weights = bench.exchanged_weights()
+    shared = [
+        {"component": name, "tensor": one.name, "shape": list(one.shape), "dtype": str(one.dtype).removeprefix("torch."),
+         "bytes": _declared_bytes(one), "what": one.what}
+        for name, declared in bench.declared().items()
+        for one in declared
+    ]  # fmt: skip
+    pooled = bench.method.pooled
+    return {
+        "method": bench.method.name,
+        "summary": bench.method.summary,
+        "paper": bench.method.paper,
+        "federation": federation.name,
+        "network": recipe.network.name,
+        "images_leave": pooled,
+        "components": [_component(component) for component in bench.components],
+        "weights": [
+            {"tensor": n, "shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch."), "bytes": tensor_bytes({n: t})}
+            for n, t in weights.items()
+        ],
+        "weights_bytes": tensor_bytes(weights),
+        "shared": shared,
+        "shared_bytes": sum(row["bytes"] or 0 for row in shared),
+        "kept": sorted(bench.kept),
+        "kept_bytes": tensor_bytes(bench.kept_weights()),
+        "warnings": _warnings(bench),
+        "plain_data": "site name, round, number of training samples and steps, mean of each loss term, seconds; "
+        "after validation the mean Dice; after the test every metric of every case",
+    }  # fmt: skip
+
+
+def _component(component: Component) -> dict[str, Any]:
+    module = inspect.getmodule(type(component))
+    return {
+        "component": component.name,
+        "level": component.level,
+        "summary": (type(component).__doc__ or "").strip().splitlines()[0],
+        "about": inspect.cleandoc(module.__doc__ or "") if module else "",
+        "equations": list(component.equations),
+        "settings": component.settings.model_dump(),
+        "defaults": type(component).Settings().model_dump(),
+    }
+
+
+def _warnings(bench: Bench) -> list[str]:
+    return [warning for component in bench.components for warning in component.warnings()]
+
+
+def _declared_bytes(one: Any) -> int | None:
+    """Bytes of a declared tensor, ``None`` where a size is only known at run time."""
+    count = one.dtype.itemsize
+    for size in one.shape:
+        if isinstance(size, str):
+            return None
+        count *= size
+    return int(count)
+
+
+def print_explanation(facts: dict[str, Any]) -> None:
+    """The explanation as a page."""
+    console = Console(highlight=False)
+    console.print(f"[bold]{facts['method']}[/bold]  {facts['summary']}")
+    if facts["paper"]:
+        console.print(facts["paper"], style="dim")
+    for component in facts["components"]:
+        console.print(f"\n[bold]{component['component']}[/bold] ({component['level']}): {component['summary']}")
+        for equation in component["equations"]:
+            console.print(f"  {equation}", markup=False)
+        for name, value in component["settings"].items():
+            default = component["defaults"][name]
+            note = "" if value == default else f" (component's default: {default})"
+            console.print(f"  {name} = {value}{note}", markup=False)
+    console.print(f"\n[bold]What leaves a site in every round[/bold] ({facts['network']} on {facts['federation']})")
+    if facts["images_leave"]:
+        console.print("  EVERY IMAGE AND LABEL: this is a reference that pools all data, not a federated method.")
+    _print_tensors(console, facts)
+    for warning in facts["warnings"]:
+        console.print(f"warning: {warning}", style="yellow", markup=False)
+
+
+def _print_tensors(console: Console, facts: dict[str, Any]) -> None:
+    table = Table("what", "tensors", "size", show_edge=False)
+    if not facts["images_leave"]:
+        table.add_row("trained weights", str(len(facts["weights"])), readable_bytes(facts["weights_bytes"]))
+        for row in facts["shared"]:
+            shape = "x".join(map(str, row["shape"])) or "1 number"
+            size = "known at run time" if row["bytes"] is None else readable_bytes(row["bytes"])
+            table.add_row(f"{row['component']}: {row['tensor']} ({shape}), {row['what']}", "1", size)
+        console.print(table)
+        console.print(f"  Plain numbers: {facts['plain_data']}.")
+    if facts["kept"]:
+        count, size = len(facts["kept"]), readable_bytes(facts["kept_bytes"])
+        console.print(f"  Never leaves: {count} weights of the network ({size}), and every image and label.")
+    elif not facts["images_leave"]:
+        console.print("  Never leaves: every image and label.")
+    console.print("  All names: polyclinic explain ... --json")

@@ -1,0 +1,165 @@
+"""Tables, read from run folders."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from polyclinic.errors import PolyclinicError
+from polyclinic.files import read_json
+
+_DISTANCES = ("hd95", "asd", "assd")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods by sites. ``values[method][column]`` holds one number a seed, ``None`` where there is none."""
+
+    metric: str
+    methods: tuple[str, ...]
+    sites: tuple[str, ...]
+    values: dict[str, dict[str, list[float | None]]]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Sites, then the average."""
+        return (*self.sites, "average")
+
+    def mean(self, method: str, column: str) -> float | None:
+        """Mean over seeds."""
+        known = [v for v in self.values[method][column] if v is not None]
+        return mean(known) if known else None
+
+    def deviation(self, method: str, column: str) -> float | None:
+        """Standard deviation over seeds, from two seeds on."""
+        known = [v for v in self.values[method][column] if v is not None]
+        return stdev(known) if len(known) > 1 else None
+
+    def difference(self, method: str) -> float | None:
+        """Average minus that of the first method."""
+        own, first = self.mean(method, "average"), self.mean(self.methods[0], "average")
+        return None if own is None or first is None or method == self.methods[0] else own - first
+
+    def rows(self) -> list[list[str]]:
+        """The cells as text, the difference to the first method last."""
+        return [
+            [
+                method,
+                *(_cell(self.mean(method, c), self.deviation(method, c), self.metric) for c in self.columns),
+                _signed(self.difference(method), self.metric),
+            ]
+            for method in self.methods
+        ]
+
+    @property
+    def header(self) -> list[str]:
+        """Names of the columns of ``rows``."""
+        return ["method", *self.columns, f"vs {self.methods[0]}"]
+
+    def to_markdown(self) -> str:
+        """A Markdown table with a line that says what it shows."""
+        lines = [self.header, ["---"] + ["---:"] * (len(self.header) - 1), *self.rows()]
+        body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        return f"{body}\n\n{self.caption}\n"
+
+    @property
+    def caption(self) -> str:
+        """What the numbers are."""
+        seeds = max(len(v["average"]) for v in self.values.values())
+        unit = "mean distance" if self.metric in _DISTANCES else "in %"
+        spread = "mean ± standard deviation over" if seeds > 1 else "of"
+        return f"{self.metric} {unit}, {spread} {seeds} seed{'s' if seeds > 1 else ''}."
+
+    def to_csv(self) -> str:
+        """One line a method, column and seed-wise mean and deviation, in full precision."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["method", "column", "metric", "mean", "standard_deviation", "seeds"])
+        for method in self.methods:
+            for column in self.columns:
+                known = sum(v is not None for v in self.values[method][column])
+                writer.writerow(
+                    [method, column, self.metric, self.mean(method, column), self.deviation(method, column), known]
+                )
+        return text.getvalue()
+
+
+def comparison_of(grid: Path, metric: str) -> Comparison:
+    """Read the run folders of a grid."""
+    plan = read_json(grid / "grid.json")
+    values: dict[str, dict[str, list[float | None]]] = {method: {} for method in plan["methods"]}
+    sites: dict[str, None] = {}
+    for entry in plan["runs"]:
+        path = grid / entry["folder"] / "summary.json"
+        if not path.exists():
+            raise PolyclinicError(f"{path}: this run is not finished; start the same compare command again.")
+        summary = read_json(path)
+        sites |= dict.fromkeys(summary["sites"])
+        by_column = {**summary["sites"], "average": summary["average"]}
+        for column, metrics in by_column.items():
+            values[entry["method"]].setdefault(column, []).append(metrics.get(metric))
+    for by_column in values.values():
+        for site in sites:
+            by_column.setdefault(site, [])
+    return Comparison(metric, tuple(plan["methods"]), tuple(sites), values)
+
+
+def print_comparison(table: Comparison) -> None:
+    """Show a comparison in the terminal."""
+    shown = Table(caption=table.caption, caption_justify="left")
+    for number, name in enumerate(table.header):
+        shown.add_column(name, justify="right" if number else "left", overflow="fold")
+    for row in table.rows():
+        shown.add_row(*row)
+    Console().print(shown)
+
+
+def print_run(summary: dict[str, Any]) -> None:
+    """Show one run in the terminal: a row a site, a column a metric."""
+    metrics = [name for name in summary["average"] if "/" not in name]
+    shown = Table(
+        title=f"{summary['method']} on {summary['federation']}, seed {summary['seed']}", title_justify="left",
+        caption="overlaps in %, distances as in evaluation.units", caption_justify="left",
+    )  # fmt: skip
+    shown.add_column("site")
+    for name in metrics:
+        shown.add_column(name, justify="right")
+    for site, values in summary["sites"].items():
+        shown.add_row(site, *(_cell(values.get(name), None, name) for name in metrics))
+    shown.add_section()
+    shown.add_row("average", *(_cell(summary["average"][name], None, name) for name in metrics))
+    console = Console()
+    console.print(shown)
+    up, down = (readable_bytes(summary[f"bytes_{way}"]) for way in ("up", "down"))
+    console.print(f"{up} left the sites, {down} came in, {summary['seconds']:.0f} s", highlight=False)
+
+
+def _scale(metric: str) -> float:
+    return 1.0 if metric.split("/")[0] in _DISTANCES else 100.0
+
+
+def _cell(value: float | None, deviation: float | None, metric: str) -> str:
+    if value is None:
+        return "-"
+    shown = f"{value * _scale(metric):.2f}"
+    return shown if deviation is None else f"{shown} ± {deviation * _scale(metric):.2f}"
+
+
+def _signed(value: float | None, metric: str) -> str:
+    return "" if value is None else f"{value * _scale(metric):+.2f}"
+
+
+def readable_bytes(number: float) -> str:
+    """A size for people, in powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000 or unit == "GB":
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return ""

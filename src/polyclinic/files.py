@@ -56,7 +56,13 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, 
     """Write named tensors and plain data ``about`` them atomically, as safetensors."""
     from safetensors.torch import save_file
 
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    plain: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        value = tensor.detach().cpu().contiguous()
+        # Two names of one storage are legal in memory and not in the format.
+        plain[name] = value.clone() if value.untyped_storage().data_ptr() in seen else value
+        seen.add(plain[name].untyped_storage().data_ptr())
     with replacing(path) as temporary:
         save_file(plain, temporary, metadata={"about": json.dumps(about or {})})
 

@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyclinic.data.federation import Federation, Item
 from polyclinic.data.readers import read_image, read_label
 from polyclinic.data.survey import Problem, problem_of, relative, survey
+from polyclinic.data.tally import SiteRow, Tally
 from polyclinic.errors import PolyclinicError
 from polyclinic.recipe import DataSettings
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class SiteRow:
-    """What one site holds, over its readable files. Sizes and spacings are the smallest and largest along each axis."""
-
-    site: str
-    images: int
-    cases: int
-    labelled: int
-    sizes: tuple[tuple[int, ...], tuple[int, ...]] | None
-    spacings: tuple[tuple[float, ...], tuple[float, ...]] | None
-    classes: tuple[str, ...]
-    mean: float | None
-    std: float | None
-    minimum: float | None
-    maximum: float | None
+_DEFAULTS = DataSettings.model_validate({})
 
 
 @dataclass(frozen=True)
@@ -69,43 +52,8 @@ class Report:
         }
 
 
-@dataclass
-class _Tally:
-    """Running sums over the images of a site."""
-
-    sizes: list[tuple[int, ...]] = field(default_factory=list)
-    spacings: list[tuple[float, ...]] = field(default_factory=list)
-    classes: set[int] = field(default_factory=set)
-    count: int = 0
-    total: float = 0.0
-    squares: float = 0.0
-    minimum: float = math.inf
-    maximum: float = -math.inf
-
-    def add(self, array: NDArray[np.float32], spacing: tuple[float, ...] | None) -> None:
-        values = array.astype(np.float64)
-        self.sizes.append(array.shape[1:])
-        if spacing is not None:
-            self.spacings.append(spacing)
-        self.count += values.size
-        self.total += float(values.sum())
-        self.squares += float(np.square(values).sum())
-        self.minimum = min(self.minimum, float(values.min()))
-        self.maximum = max(self.maximum, float(values.max()))
-
-    def row(self, site: str, items: tuple[Item, ...], classes: tuple[str, ...]) -> SiteRow:
-        mean = self.total / self.count if self.count else None
-        std = math.sqrt(max(self.squares / self.count - mean**2, 0.0)) if mean is not None else None
-        lowest, highest = (self.minimum, self.maximum) if self.count else (None, None)
-        labelled = sum(item.label is not None for item in items)
-        return SiteRow(
-            site, len(items), len({item.case for item in items}), labelled, _range(self.sizes), _range(self.spacings),
-            tuple(classes[value] for value in sorted(self.classes)), mean, std, lowest, highest,
-        )  # fmt: skip
-
-
 def check_federation(
-    source: str | Path, settings: DataSettings = DataSettings(), progress: Progress | None = None
+    source: str | Path, settings: DataSettings = _DEFAULTS, progress: Progress | None = None
 ) -> Report:
     """Read all images and labels and report every problem; ``progress`` is told ``(images done, images in all)``.
 
@@ -113,7 +61,7 @@ def check_federation(
     """
     federation, problems = survey(source, settings)
     images = [item for items in federation.sites.values() for item in items]
-    tallies = {site: _Tally() for site in federation.sites}
+    tallies = {site: Tally() for site in federation.sites}
     same: dict[bytes, list[Item]] = defaultdict(list)
     for done, item in enumerate(images, start=1):
         problems += _check_item(item, federation, tallies[item.site], same)
@@ -129,7 +77,7 @@ def check_federation(
     return Report(federation, rows, tuple(ordered))
 
 
-def _check_item(item: Item, federation: Federation, tally: _Tally, same: dict[bytes, list[Item]]) -> list[Problem]:
+def _check_item(item: Item, federation: Federation, tally: Tally, same: dict[bytes, list[Item]]) -> list[Problem]:
     """Read one image and its label; both are tried even if one fails."""
     problems = []
     root, task = federation.root, federation.task
@@ -153,6 +101,7 @@ def _check_item(item: Item, federation: Federation, tally: _Tally, same: dict[by
             sentence = "the mask is empty; look whether the image really shows none of the classes."
             problems.append(Problem("warning", item.site, relative(item.label, root), sentence))
     except PolyclinicError as error:
+        tally.damaged_labels += 1
         problem = problem_of(error, root, item.site)
         if problem not in problems and not _blames_image(problem, item, problems, root):
             problems.append(problem)
@@ -196,27 +145,24 @@ def _split_problems(federation: Federation) -> list[Problem]:
     return problems
 
 
-def _label_problems(federation: Federation, tallies: dict[str, _Tally]) -> list[Problem]:
-    """Sites without any label, and declared classes that no label of a labelled site holds."""
+def _label_problems(federation: Federation, tallies: dict[str, Tally]) -> list[Problem]:
+    """Sites without any label, and classes that none of a site's labels holds, as far as all of them can be read."""
     problems = []
     names = federation.task.classes
     anywhere: set[int] = set().union(*(tally.classes for tally in tallies.values()))
     declared = set(range(1, len(names))) if len(names) < 256 else anywhere - {0}
     for site, items in federation.sites.items():
         if all(item.label is None for item in items):
-            sentence = "no image has a label, so that the site can only take part in methods that use unlabelled images."
+            sentence = (
+                "no image has a label, so that the site can only take part in methods that use unlabelled images."
+            )
             problems.append(Problem("warning", site, site, sentence))
-        elif missing := sorted((declared & anywhere) - tallies[site].classes):
+        elif (missing := sorted((declared & anywhere) - tallies[site].classes)) and not tallies[site].damaged_labels:
             listed = ", ".join(names[value] for value in missing)
             problems.append(Problem("warning", site, site, f"no label holds {listed}, though other sites' labels do."))
-    if missing := sorted(declared - anywhere):
+    if (missing := sorted(declared - anywhere)) and not any(tally.damaged_labels for tally in tallies.values()):
         listed = ", ".join(names[value] for value in missing)
-        problems.append(Problem("warning", "", "", f"no label of any site holds {listed}; check the classes in federation.toml."))
+        problems.append(
+            Problem("warning", "", "", f"no label of any site holds {listed}; check the classes in federation.toml.")
+        )
     return problems
-
-
-def _range(values: list[tuple[Any, ...]]) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
-    """Smallest and largest along each axis; None when there are none or they differ in rank."""
-    if not values or len({len(value) for value in values}) > 1:
-        return None
-    return tuple(map(min, zip(*values, strict=True))), tuple(map(max, zip(*values, strict=True)))

@@ -64,7 +64,6 @@ class Deformation:
 
 
 @torch.no_grad()
-@torch.autocast("cpu", enabled=False)
 def draw_deformation(
     settings: AugmentationSettings, shape: Sequence[int], generator: torch.Generator, device: torch.device | str = "cpu"
 ) -> Deformation:
@@ -85,7 +84,7 @@ def draw_deformation(
     if not len(rows):
         return Deformation(dims, mirrored)
     theta = theta * (1 - 2 * flips.flip(1).float()).unsqueeze(2)
-    # Half precision cannot tell neighbouring voxels apart, so autocast must touch neither the matrices nor the grid.
+    # Half precision cannot tell neighbouring voxels apart, so autocast must not touch the grid.
     with torch.autocast(torch.device(device).type, enabled=False):
         grid = F.affine_grid(theta[rows].to(device), [len(rows), 1, *spatial], align_corners=False)
         if controls is not None:
@@ -118,7 +117,8 @@ def affine_matrices(angles: Tensor, scales: Tensor, shifts: Tensor, spatial: Seq
         turn = torch.eye(dims).repeat(len(angles), 1, 1)
         turn[:, first, first] = turn[:, second, second] = angle.cos()
         turn[:, first, second], turn[:, second, first] = -angle.sin(), angle.sin()
-        rotation = rotation @ turn
+        # A matrix product that autocast leaves in full precision.
+        rotation = (rotation.unsqueeze(3) * turn.unsqueeze(1)).sum(2)
     sizes = torch.tensor([float(size) for size in reversed(spatial)])
     linear = rotation / scales[:, None, None] * sizes / sizes[:, None]
     return torch.cat([linear, -2 * shifts.flip(1).unsqueeze(2)], dim=2)

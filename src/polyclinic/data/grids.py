@@ -158,14 +158,24 @@ def restore(prediction: Tensor, geometry: Geometry) -> npt.NDArray[np.uint8]:
     if tuple(prediction.shape[1:]) != geometry.prepared_shape:
         raise ValueError(f"prediction on the grid {tuple(prediction.shape[1:])}, expected {geometry.prepared_shape}")
     prediction = prediction.detach().float().cpu()
-    if geometry.shape != geometry.prepared_shape or not np.allclose(
-        geometry.affine, geometry.prepared_affine, atol=1e-6
-    ):
-        grid = MetaTensor(prediction, affine=torch.from_numpy(geometry.prepared_affine))
-        # Outside the grid all classes are 0, and the first of equals, the background, wins.
-        back = SpatialResample(mode="bilinear", padding_mode="zeros")
-        prediction = back(grid, dst_affine=torch.from_numpy(geometry.affine), spatial_size=geometry.shape).as_tensor()
-    return np.asarray(prediction.argmax(0).to(torch.uint8).numpy())
+    if geometry.shape == geometry.prepared_shape and np.allclose(geometry.affine, geometry.prepared_affine, atol=1e-6):
+        return np.asarray(prediction.argmax(0).to(torch.uint8).numpy())
+    grid = MetaTensor(prediction, affine=torch.from_numpy(geometry.prepared_affine))
+    back = SpatialResample(mode="bilinear", padding_mode="border")
+    grid = back(grid, dst_affine=torch.from_numpy(geometry.affine), spatial_size=geometry.shape)
+    classes = np.asarray(grid.as_tensor().argmax(0).to(torch.uint8).numpy())
+    return np.where(_seen(geometry), classes, 0).astype(np.uint8)
+
+
+def _seen(geometry: Geometry) -> npt.NDArray[np.bool_]:
+    """Which voxels ``(*spatial)`` of the file lie inside the prepared grid, whose voxels reach half a step outward."""
+    relative = np.linalg.inv(geometry.prepared_affine) @ geometry.affine
+    axes = np.ogrid[tuple(slice(size) for size in geometry.shape)]
+    seen = np.ones(geometry.shape, dtype=bool)
+    for row, size in zip(relative, geometry.prepared_shape, strict=False):
+        place = row[3] + sum(step * axis for step, axis in zip(row, axes, strict=False) if abs(step) > 1e-9)
+        seen &= (place > -0.501) & (place < size - 0.499)
+    return seen
 
 
 def _without(values: tuple[Any, ...], axis: int | None) -> tuple[Any, ...]:

@@ -63,7 +63,7 @@ def read_label(item: Item, task: Task) -> npt.NDArray[np.uint8]:
     count = len(task.classes)
     values = np.unique(array[0])
     if count == 2 and 255 in values and set(values.tolist()) <= {0, 255}:
-        return np.asarray(array[0] != 0, dtype=np.uint8)
+        return np.array(array[0] != 0, dtype=np.uint8)
     wrong = [value for value in values.tolist() if value not in range(count)]
     if wrong:
         listed = ", ".join(f"{value:g}" for value in wrong[:8]) + (" and others" if len(wrong) > 8 else "")
@@ -72,7 +72,7 @@ def read_label(item: Item, task: Task) -> npt.NDArray[np.uint8]:
             f"expected 0 to {count - 1} ({', '.join(task.classes)}), so correct the file or the classes in "
             "federation.toml."
         )
-    return np.asarray(array[0], dtype=np.uint8)
+    return np.array(array[0], dtype=np.uint8)
 
 
 def _fit_channels(path: Path, array: npt.NDArray[Any], wanted: int) -> npt.NDArray[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
 from polyclinic.data.federation import Federation, Item, Task
@@ -21,14 +22,15 @@ Picture = tuple[NDArray[np.float32], NDArray[np.uint8], float]
 
 
 def contact_sheet(federation: Federation, path: Path, per_site: int = 6) -> int:
-    """Write a PNG with one row for each site and return the number of images on it; unreadable files are left out.
+    """Write a PNG with one row for each site and return the number of images on it.
 
+    Unreadable files are left out; when nothing can be read, nothing is written and the number is 0.
     Volumes are shown as the axial slice in the middle of their mask, front up, the patient's right on the left.
     """
     rows = {site: _pick(items, federation.task, per_site) for site, items in federation.sites.items()}
     count = sum(map(len, rows.values()))
     if count == 0:
-        raise PolyclinicError(f"{federation.root}: no image can be read, so that there is no contact sheet.")
+        return 0
     names = {site: textwrap.fill(site, 18) for site in rows}
     left = 0.35 + 0.09 * max(len(line) for name in names.values() for line in name.splitlines())
     columns, cell, foot = max(map(len, rows.values())), 1.5, 0.35
@@ -48,7 +50,7 @@ def contact_sheet(federation: Federation, path: Path, per_site: int = 6) -> int:
 
 
 def _pick(items: tuple[Item, ...], task: Task, count: int) -> list[Picture]:
-    """Pictures of ``count`` images spread over the site, labelled ones if there are any; unreadable ones are replaced."""
+    """Pictures of ``count`` images spread over the site, labelled ones if there are any; more if some are damaged."""
     labelled = [item for item in items if item.label is not None]
     pool = labelled or list(items)
     spread = [pool[index] for index in np.linspace(0, len(pool) - 1, min(count, len(pool))).round().astype(int)]
@@ -67,7 +69,7 @@ def _pick(items: tuple[Item, ...], task: Task, count: int) -> list[Picture]:
 
 
 def _flatten(image: Image, label: NDArray[np.uint8], picture: bool) -> Picture:
-    """A grey ``(row, column)`` or colour ``(row, column, 3)`` view in 0-1, its label ``(row, column)``, and its aspect."""
+    """A view ``(row, column)`` or ``(row, column, 3)`` in 0-1, its label ``(row, column)``, a pixel's height / width."""
     array = image.array
     spacing = image.spacing or (1.0,) * label.ndim
     if image.affine is not None and label.ndim == 3:
@@ -85,7 +87,7 @@ def _flatten(image: Image, label: NDArray[np.uint8], picture: bool) -> Picture:
 def _axial(
     array: NDArray[np.float32], label: NDArray[np.uint8], affine: NDArray[np.float64], spacing: tuple[float, ...]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8], tuple[float, ...]]:
-    """Turn ``(channel, x, y, z)`` in any orientation into ``(channel, row, column, slice)`` as a radiologist looks at it."""
+    """Turn ``(channel, x, y, z)`` of any orientation into ``(channel, row, column, slice)`` as radiologists do."""
     from nibabel.orientations import apply_orientation, axcodes2ornt, io_orientation, ornt_transform
 
     # Rows go from front to back, columns from the patient's right to left, slices from foot to head.
@@ -102,7 +104,8 @@ def _show(axes: Any, picture: Picture) -> None:
     for value in np.unique(label[label > 0]):
         mask = label == value
         if not mask.all():
-            axes.contour(mask, levels=[0.5], colors=[COLOURS[(value - 1) % len(COLOURS)]], linewidths=1.0)
+            outline = axes.contour(mask, levels=[0.5], colors=[COLOURS[(value - 1) % len(COLOURS)]], linewidths=1.0)
+            outline.set_path_effects([withStroke(linewidth=2.0, foreground="#000000a0")])
     axes.set_axis_off()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,8 +15,13 @@ from polyclinic.data.imageset import Sample
 class Images(Protocol):
     """What training and evaluation need of prepared images."""
 
-    samples: Sequence[Sample]
+    samples: list[Sample]
     labelled: Tensor
+
+    @property
+    def uniform(self) -> bool:
+        """Whether any images make a batch."""
+        ...
 
     def __len__(self) -> int: ...  # noqa: D105
 
@@ -59,6 +64,9 @@ class Pooled:
         self.labelled = torch.cat([one.labelled for one in sets])
         self.starts = torch.tensor([0, *(len(one) for one in sets)]).cumsum(0)
 
+        shapes = {tuple(one.batch(torch.tensor([0]))[0].shape[1:]) for one in sets if one.uniform and len(one)}
+        self.uniform = all(one.uniform for one in sets) and len(shapes) <= 1
+
     def __len__(self) -> int:
         return int(self.starts[-1])
 
@@ -70,7 +78,9 @@ class Pooled:
         """Random patches of images and labels."""
         return self._collect(indices, lambda one, rows: one.patches(rows, size, generator))
 
-    def _collect(self, indices: Tensor, take) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
+    def _collect(
+        self, indices: Tensor, take: Callable[[Images, Tensor], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
         owner = torch.bucketize(indices, self.starts, right=True) - 1
         images, labels, places = [], [], []
         for number in owner.unique().tolist():

@@ -1,7 +1,8 @@
-"""Open a federation as far as it goes: where ``open_federation`` stops at the first fault, this one notes it and goes on."""
+"""Open a federation as far as it goes: ``open_federation`` stops at the first fault, this notes it and goes on."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ def problem_of(error: PolyclinicError, root: Path, site: str = "") -> Problem:
     """Split an error's sentence into the file that it starts with and the rest."""
     path, colon, rest = str(error).partition(": ")
     if colon and Path(path).is_relative_to(root):
-        return Problem("error", site, relative(Path(path), root), rest)
+        return Problem("error", site, relative(Path(path), root), rest.replace(f"{root}{os.sep}", ""))
     return Problem("error", site, "", str(error))
 
 
@@ -113,7 +114,9 @@ def _site(folder: Path, root: Path) -> tuple[SiteFiles, list[Problem]]:
         return SiteFiles(()), [first]
     images, labels = (_by_stem(folder / name) for name in ("images", "labels"))
     strays = [
-        Problem("error", folder.name, relative(path, root), "label without an image; add the image or take the label out.")
+        Problem(
+            "error", folder.name, relative(path, root), "label without an image; add the image or take the label out."
+        )
         for stem, path in sorted(labels.items())
         if stem not in images
     ]
@@ -137,7 +140,11 @@ def _task(
     declared = description.classes or next((entry.classes for entry in files.values() if entry.classes), None)
     classes = declared or ("background", *(f"class {value}" for value in range(1, 256)))
     task = Task(
-        classes, description.channels or channels.most_common(1)[0][0], dims, description.modality, spacing=description.spacing
+        classes,
+        description.channels or channels.most_common(1)[0][0],
+        dims,
+        description.modality,
+        spacing=description.spacing,
     )
     return task, dims == 2 and any(len(header.shape) == 3 for header in headers)
 

@@ -1,7 +1,7 @@
 """Embedded federations of synthetic sites, so that the first command works with no download.
 
-The sites of a demo share one anatomy and differ in style: a model of one site alone is visibly worse at the others, while one
-model can serve them all. The files are drawn by numpy and SciPy from a seed, the same bytes every time.
+The sites of a demo share one anatomy and differ in style: a model of one site alone is visibly worse at the others,
+while one model can serve them all. The files are drawn by numpy and SciPy from a seed, the same bytes every time.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tomli_w
+from numpy.typing import NDArray
 
 from polyclinic.data.phantoms import nuclei, prostate, tumour
 from polyclinic.data.phantoms.drawing import Drawing
@@ -73,7 +75,7 @@ def write_demo(
 ) -> None:
     """Write an embedded federation as files into an empty or new folder.
 
-    ``size`` is that of a file's image ``(*spatial)``, or the length of its longer axes; ``cases`` is their number at every site.
+    ``size`` is that of a file's image ``(*spatial)``, or the length of its longer axes; ``cases`` is per site.
     """
     demo = find_demo(name)
     spatial = _size(demo, size)
@@ -84,7 +86,9 @@ def write_demo(
         "name": f"{name}-demo", "classes": demo.classes, "modality": demo.modality, "channels": demo.channels,
         "spatial_dims": demo.spatial_dims,
     }  # fmt: skip
-    (folder / "federation.toml").write_text(f"# Synthetic: {demo.description}.\n{tomli_w.dumps(table)}", encoding="utf-8")
+    (folder / "federation.toml").write_text(
+        f"# Synthetic: {demo.description}.\n{tomli_w.dumps(table)}", encoding="utf-8"
+    )
     rows = ["site,image,case,split"]
     for site, own in demo.cases.items():
         rows += _write_site(name, folder, site, cases or own, seed, spatial)
@@ -122,7 +126,9 @@ def _size(demo: Demo, size: int | tuple[int, ...] | None) -> tuple[int, ...]:
         size = tuple(size if length == max(demo.size) else length for length in demo.size)
     spatial = size or demo.size
     if len(spatial) != len(demo.size) or min(spatial) < 4:
-        raise PolyclinicError(f"size is {spatial}, but expected {len(demo.size)} lengths of at least 4, such as {demo.size}.")
+        raise PolyclinicError(
+            f"size is {spatial}, but expected {len(demo.size)} lengths of at least 4, such as {demo.size}."
+        )
     return spatial
 
 
@@ -131,7 +137,9 @@ def _make_empty(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         empty = not os.listdir(folder)  # noqa: PTH208 (iterdir is lazy and needs next with a default)
     except OSError as error:
-        raise PolyclinicError(f"{folder}: cannot be made ({error.strerror or error}); choose another folder.") from error
+        raise PolyclinicError(
+            f"{folder}: cannot be made ({error.strerror or error}); choose another folder."
+        ) from error
     if not empty:
         raise PolyclinicError(f"{folder}: is not empty; choose a new folder so that no file is overwritten.")
 
@@ -162,7 +170,7 @@ def _write_site(demo_name: str, folder: Path, site: str, cases: int, seed: int, 
     return rows
 
 
-def _write_image(path: Path, array: np.ndarray, spacing: tuple[float, ...]) -> None:  # type: ignore[type-arg]
+def _write_image(path: Path, array: NDArray[Any], spacing: tuple[float, ...]) -> None:
     if path.suffix == ".png":
         from PIL import Image
 

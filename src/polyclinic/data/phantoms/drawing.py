@@ -14,7 +14,7 @@ Array = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Drawing:
-    """One image ``(*spatial, channel)`` or ``(*spatial)`` of integers, its mask ``(*spatial)``, and its spacing in mm."""
+    """One image ``(*spatial, channel)`` or ``(*spatial)`` of integers, its mask ``(*spatial)``, its spacing in mm."""
 
     image: NDArray[Any]
     mask: NDArray[np.uint8]
@@ -50,7 +50,7 @@ def wobble(rng: np.random.Generator, angle: Array, strength: float, harmonics: t
 def ellipse(
     axes: tuple[Array, ...], centre: tuple[float, ...], radii: tuple[float, ...], angle: float = 0.0
 ) -> tuple[Array, Array]:
-    """Level (1 on the outline) and polar angle of an ellipse or ellipsoid turned in its first plane, each ``(*spatial)``."""
+    """Level ``(*spatial)``, 1 on the outline, and polar angle of an ellipse or ellipsoid turned in its first plane."""
     moved = [axis - np.float32(middle) for axis, middle in zip(axes, centre, strict=True)]
     cos, sin = np.float32(np.cos(angle)), np.float32(np.sin(angle))
     moved[0], moved[1] = cos * moved[0] + sin * moved[1], cos * moved[1] - sin * moved[0]

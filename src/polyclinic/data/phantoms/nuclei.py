@@ -57,9 +57,9 @@ def draw(rng: np.random.Generator, site: str, size: tuple[int, ...]) -> Drawing:
     tissue = style.tissue_strength * _tissue(rng, axes)
     nuclear = nuclear + _haze(rng, axes, style)
     nuclear = ndimage.gaussian_filter(nuclear, style.blur)
-    density = nuclear[..., None] * np.float32(_varied(rng, style.nuclear))
-    density += tissue[..., None] * np.float32(_varied(rng, style.tissue))
-    colour = np.float32(style.white) * np.exp(-density)
+    density = nuclear[..., None] * _varied(rng, style.nuclear)
+    density += tissue[..., None] * _varied(rng, style.tissue)
+    colour = np.asarray(style.white, dtype=np.float32) * np.exp(-density)
     colour += np.float32(style.noise) * rng.standard_normal(colour.shape, dtype=np.float32)
     image = np.clip(np.rint(colour * 255), 0, 255).astype(np.uint8)
     return Drawing(image, mask.astype(np.uint8), (1.0, 1.0))
@@ -67,7 +67,7 @@ def draw(rng: np.random.Generator, site: str, size: tuple[int, ...]) -> Drawing:
 
 def _varied(rng: np.random.Generator, colour: Colour) -> Array:
     """Staining differs a little from image to image."""
-    return np.asarray(colour * rng.normal(1, 0.06, 3) * rng.normal(1, 0.06), dtype=np.float32)
+    return np.asarray(np.asarray(colour) * rng.normal(1, 0.06, 3) * rng.normal(1, 0.06), dtype=np.float32)
 
 
 def _places(rng: np.random.Generator, axes: tuple[Array, ...], count: int, radii: Array) -> list[tuple[float, float]]:

@@ -1,7 +1,7 @@
 """Pelvic MRI, grey volumes cut into slices: the prostate between bladder, rectum and pelvic muscles.
 
-Anatomy is a map of tissues in a field of view of fixed size in mm; a site is a table of tissue intensities plus the coil's
-shading, the resolution, the noise and the scale of the numbers.
+Anatomy is a map of tissues in a field of view of fixed size in mm; a site is a table of tissue intensities plus the
+coil's shading, the resolution, the noise and the scale of the numbers.
 """
 
 from __future__ import annotations
@@ -43,11 +43,26 @@ class Style:
 
 STYLES = {
     "hospital-a": Style(),
-    "hospital-b": Style((0.70, 0.25, 0.66, 0.46, 0.75, 0.42, 0.08, 0.64, 0.32), 0.08, 0.15, 0.0, 0.6, 0.04, 1.0, 300.0, (1.1, 3.3)),
-    "hospital-c": Style((0.52, 0.25, 0.80, 0.50, 0.90, 0.42, 0.05, 0.75, 0.30), 0.10, 0.10, 1.6, 0.4, 0.04, 1.0, 1500.0, (0.9, 3.0)),
-    "hospital-d": Style((0.45, 0.28, 0.72, 0.60, 0.95, 0.42, 0.15, 0.66, 0.30), 0.10, 0.15, 0.0, 1.0, 0.05, 0.8, 500.0, (1.0, 3.6)),
-    "hospital-e": Style((0.78, 0.28, 0.56, 0.42, 0.60, 0.40, 0.10, 0.55, 0.25), 0.08, 0.10, 0.0, 0.5, 0.04, 1.0, 1100.0, (1.0, 2.5)),
-    "hospital-f": Style((0.62, 0.18, 0.66, 0.40, 0.90, 0.32, 0.45, 0.62, 0.22), 0.10, 0.15, 0.4, 0.7, 0.05, 1.0, 240.0, (0.9, 4.0)),
+    "hospital-b": Style(
+        (0.70, 0.25, 0.66, 0.46, 0.75, 0.42, 0.08, 0.64, 0.32),
+        texture=0.08, shading=0.15, coil=0.0, blur=0.6, noise=0.04, gamma=1.0, scale=300.0, spacing=(1.1, 3.3),
+    ),
+    "hospital-c": Style(
+        (0.52, 0.25, 0.80, 0.50, 0.90, 0.42, 0.05, 0.75, 0.30),
+        texture=0.10, shading=0.10, coil=1.6, blur=0.4, noise=0.04, gamma=1.0, scale=1500.0, spacing=(0.9, 3.0),
+    ),
+    "hospital-d": Style(
+        (0.45, 0.28, 0.72, 0.60, 0.95, 0.42, 0.15, 0.66, 0.30),
+        texture=0.10, shading=0.15, coil=0.0, blur=1.0, noise=0.05, gamma=0.8, scale=500.0, spacing=(1.0, 3.6),
+    ),
+    "hospital-e": Style(
+        (0.78, 0.28, 0.56, 0.42, 0.60, 0.40, 0.10, 0.55, 0.25),
+        texture=0.08, shading=0.10, coil=0.0, blur=0.5, noise=0.04, gamma=1.0, scale=1100.0, spacing=(1.0, 2.5),
+    ),
+    "hospital-f": Style(
+        (0.62, 0.18, 0.66, 0.40, 0.90, 0.32, 0.45, 0.62, 0.22),
+        texture=0.10, shading=0.15, coil=0.4, blur=0.7, noise=0.05, gamma=1.0, scale=240.0, spacing=(0.9, 4.0),
+    ),
 }  # fmt: skip
 
 
@@ -59,7 +74,9 @@ def draw(rng: np.random.Generator, site: str, size: tuple[int, ...]) -> Drawing:
     x, y, z = coordinates(size)
     axes = (x * np.float32(plane), y * np.float32(plane), z)
     tissue, rectum = _anatomy(rng, axes)
-    table = np.float32(style.intensities) * rng.normal(1, 0.05, len(style.intensities)).astype(np.float32)
+    table = np.asarray(style.intensities, dtype=np.float32) * rng.normal(1, 0.05, len(style.intensities)).astype(
+        np.float32
+    )
     image = table[tissue] * (1 + style.texture * smooth_noise(rng, size, (1.2, 1.2, 0.5)))
     image *= bias_field(rng, size, style.shading)
     image *= 1 + style.coil * np.exp(-np.square(rectum / 2.2))

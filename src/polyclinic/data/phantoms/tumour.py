@@ -1,6 +1,6 @@
 """Brain MRI, 3D with four channels (FLAIR, T1, T1 with contrast agent, T2): an irregular tumour with its oedema.
 
-Anatomy is a map of tissues; a site is a table of their intensities in each channel plus shading, sharpness, noise and scale.
+Anatomy is a map of tissues; a site is a table of their intensities in each channel plus shading, blur, noise and scale.
 Old white-matter lesions, bright in FLAIR and in no mask, keep the task from being a threshold.
 """
 
@@ -41,18 +41,18 @@ class Style:
 
 STYLES = {
     "hospital-a": Style(),
-    # Fluid is not suppressed in FLAIR, T2 hardly shows the oedema, the skull is stripped.
+    # Fluid is hardly suppressed in FLAIR, T2 shows little of the oedema, the skull is stripped.
     "hospital-b": Style(
-        change=((0, FLUID, 0.80), (0, OEDEMA, -0.20), (0, CORE, -0.10), (3, WHITE, 0.25), (3, GREY, 0.20), (3, OEDEMA, -0.12)),
-        skull=False, shading=0.12, blur=0.5, noise=0.03, gamma=1.6, scale=300.0,
+        change=((0, FLUID, 0.50), (0, OEDEMA, -0.12), (3, WHITE, 0.15), (3, GREY, 0.12), (3, OEDEMA, -0.05)),
+        skull=False, shading=0.12, blur=0.5, noise=0.03, gamma=1.3, scale=300.0,
     ),
-    # T1 is close to proton density, where white matter is dark and lesions are bright; little contrast agent is taken up.
+    # T1 is closer to proton density: white matter is darker, lesions brighter, and little contrast agent is taken up.
     "hospital-c": Style(
         change=(
-            (0, WHITE, 0.20), (0, GREY, 0.15), (1, WHITE, -0.25), (1, OEDEMA, 0.35), (1, RIM, 0.30), (1, CORE, 0.45),
-            (2, WHITE, -0.20), (2, OEDEMA, 0.25), (2, RIM, -0.30), (2, CORE, 0.35), (3, OEDEMA, -0.15), (3, FLUID, -0.15),
+            (0, WHITE, 0.15), (0, GREY, 0.10), (1, WHITE, -0.20), (1, OEDEMA, 0.22), (1, RIM, 0.18), (1, CORE, 0.28),
+            (2, WHITE, -0.15), (2, OEDEMA, 0.12), (2, RIM, -0.25), (2, CORE, 0.20), (3, OEDEMA, -0.08),
         ),
-        shading=0.12, blur=0.4, noise=0.04, gamma=0.7, scale=2200.0,
+        shading=0.12, blur=0.4, noise=0.04, gamma=0.8, scale=2200.0,
     ),
 }  # fmt: skip
 
@@ -61,7 +61,7 @@ def draw(rng: np.random.Generator, site: str, size: tuple[int, ...]) -> Drawing:
     """Draw one head in a site's style: image ``(x, y, z, 4)`` from left, back and foot."""
     style = STYLES[site]
     tissue = _anatomy(rng, coordinates(size))
-    table = np.float32(TYPICAL)
+    table = np.array(TYPICAL, dtype=np.float32)
     for channel, kind, difference in style.change:
         table[channel, kind] += np.float32(difference)
     table *= rng.normal(1, 0.05, table.shape).astype(np.float32)

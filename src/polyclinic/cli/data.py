@@ -1,0 +1,143 @@
+"""``polyclinic data``: look at a federation before training on it, or write an embedded one."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from polyclinic.cli.options import JsonOption
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from polyclinic.data.check import Report
+    from polyclinic.data.federation import Federation
+    from polyclinic.data.survey import Problem
+
+app = typer.Typer(help="Check a federation's files, or write a demo federation.", no_args_is_help=True)
+
+_SHOWN_FILES = 3  # of a problem that many files have; --json lists them all
+
+
+@app.command()
+def check(
+    folder: Annotated[str, typer.Argument(help="A federation's folder, or demo:NAME.", show_default=False)],
+    sheet: Annotated[
+        Path, typer.Option(help="Where the contact sheet goes. It shows patients' images: keep it where they are kept.")
+    ] = Path("contact-sheet.png"),
+    no_sheet: Annotated[bool, typer.Option("--no-sheet", help="Write no contact sheet.")] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Read every image and label, list every problem, and draw a contact sheet.
+
+    Exits with 2 when there are errors, with 0 when there are none or only warnings.
+    """
+    from rich.console import Console
+
+    report = _checked(folder)
+    console = Console(highlight=False)
+    if not json_output:
+        _print_report(console, report)
+    drawn = not no_sheet and _write_sheet(report.federation, sheet)
+    if json_output:
+        typer.echo(json.dumps(report.as_dict() | {"sheet": str(sheet) if drawn else None}, indent=2))
+    elif drawn:
+        console.print(f"Contact sheet: {sheet}", soft_wrap=True, markup=False)
+    if report.errors:
+        raise typer.Exit(2)
+
+
+@app.command()
+def demo(
+    name: Annotated[str, typer.Argument(help="nuclei, prostate or tumour.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="A new or empty folder.", show_default=False)],
+    seed: Annotated[int, typer.Option(min=0, help="Another seed draws other patients of the same hospitals.")] = 0,
+) -> None:
+    """Write an embedded federation of synthetic hospitals as files, to look at or to start your own from.
+
+    nuclei: 2D colour, 4 hospitals. prostate: slices of MRI volumes, 6 hospitals. tumour: 3D, 4 channels, 3 hospitals.
+    """
+    from polyclinic.data.phantoms import find_demo, write_demo
+
+    write_demo(name, folder, seed)
+    typer.echo(f"Wrote {find_demo(name).description}, to {folder}.")
+    typer.echo(f"Next: polyclinic data check {folder}")
+
+
+def _checked(folder: str) -> Report:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from polyclinic.data.check import check_federation
+
+    # On stderr, so that --json can be piped.
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("Reading images", total=None)
+        return check_federation(folder, progress=lambda done, total: progress.update(bar, completed=done, total=total))
+
+
+def _write_sheet(federation: Federation, path: Path) -> bool:
+    """Whether there was any image to show."""
+    from polyclinic.data.sheet import contact_sheet
+
+    return contact_sheet(federation, path) > 0
+
+
+def _print_report(console: Console, report: Report) -> None:
+    from rich.table import Table
+
+    task = report.federation.task
+    kind = "3D" if task.spatial_dims == 3 else "2D slices of volumes" if report.federation.volumes_as_slices else "2D"
+    channels = f"{task.channels} {'channel' if task.channels == 1 else 'channels'}"
+    console.print(f"{report.federation.name}: {kind}, {channels}, {_listed(task.classes)}", markup=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("site", overflow="fold")
+    for column in ("images", "cases", "labelled"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("size", "spacing", "intensity"):
+        table.add_column(column)
+    for row in report.rows:
+        intensity = "-" if row.mean is None else f"{row.mean:.4g} ± {row.std:.3g}"
+        counts = (str(row.images), str(row.cases), str(row.labelled))
+        table.add_row(_plain(row.site), *counts, _between(row.sizes), _between(row.spacings), intensity)
+    console.print(table)
+    _print_problems(console, "error", report.errors)
+    _print_problems(console, "warning", report.warnings)
+    if not report.problems:
+        console.print("No problems found.", style="green")
+
+
+def _print_problems(console: Console, kind: str, problems: tuple[Problem, ...]) -> None:
+    """Every problem once, with the files that share it."""
+    if not problems:
+        return
+    style = "red" if kind == "error" else "yellow"
+    console.print(f"\n{len(problems)} {kind}{'s' if len(problems) > 1 else ''}", style=f"bold {style}")
+    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for problem in problems:
+        groups[problem.site, problem.sentence].append(problem.file)
+    for (_, sentence), files in groups.items():
+        shown = ", ".join(file for file in files[:_SHOWN_FILES] if file)
+        more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
+        console.print(f"- {shown}{more}{': ' if shown else ''}{sentence}", markup=False)
+
+
+def _between(ends: tuple[tuple[float, ...], tuple[float, ...]] | None) -> str:
+    if ends is None:
+        return "-"
+    low, high = ("x".join(f"{value:.4g}" for value in end) for end in ends)
+    return low if low == high else f"{low} to {high}"
+
+
+def _listed(classes: tuple[str, ...]) -> str:
+    return ", ".join(classes) if len(classes) <= 10 else f"{len(classes)} classes"
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import doctest
+from math import pi
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import ndimage
+from torch import Tensor
+
+from polyclinic.data import augmentation as module
+from polyclinic.data.augmentation import Augmentation, blur, change_contrast, change_gamma
+from polyclinic.data.deformation import Deformation, affine_matrices
+from polyclinic.recipe import AugmentationSettings
+
+EVERYTHING = AugmentationSettings(
+    flip=0.5, affine=0.7, elastic=0.7, contrast=0.5, brightness=0.5, gamma=0.5, blur=0.5, noise=0.5
+)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def warp(images: Tensor, theta: Tensor, mode: str = "linear") -> Tensor:
+    grid = torch.nn.functional.affine_grid(theta, [len(images), 1, *images.shape[2:]], align_corners=False)
+    return Deformation(images.ndim - 2, (), torch.arange(len(images)), grid).apply(images, mode)
+
+
+def turned(images: Tensor, degrees: float, plane: int = 0, mode: str = "linear") -> Tensor:
+    dims = images.ndim - 2
+    angles = torch.zeros(len(images), dims * (dims - 1) // 2)
+    angles[:, plane] = degrees * pi / 180
+    still = torch.zeros(len(images), dims)
+    return warp(images, affine_matrices(angles, torch.ones(len(images)), still, images.shape[2:]), mode)
+
+
+def smooth(shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    noise = np.random.default_rng(seed).standard_normal(shape)
+    return torch.from_numpy(ndimage.gaussian_filter(noise, (0, 0, *[2] * (len(shape) - 2)))).float()
+
+
+def test_example() -> None:
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert not result.failed
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 5, 7), (1, 1, 3, 4, 5)])
+def test_everything_off_returns_the_same_tensors_and_draws_nothing(shape: tuple[int, ...]) -> None:
+    images, labels, generator = torch.rand(shape), torch.zeros(shape[0], *shape[2:], dtype=torch.int64), seeded()
+    before = generator.get_state()
+    moved, moved_labels = Augmentation(AugmentationSettings())(images, labels, generator)
+    assert moved is images
+    assert moved_labels is labels
+    assert torch.equal(generator.get_state(), before)
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 5, 8), (2, 1, 3, 4, 5)])
+def test_certain_flips_equal_torch_flip(shape: tuple[int, ...]) -> None:
+    images = torch.rand(shape)
+    labels = torch.randint(0, 4, (shape[0], *shape[2:]))
+    moved, moved_labels = Augmentation(AugmentationSettings(flip=1)).geometry(images, labels, seeded())
+    axes = tuple(range(2 - len(shape), 0))
+    assert torch.equal(moved, images.flip(axes))
+    assert torch.equal(moved_labels, labels.flip(axes))
+
+
+def test_every_sample_is_mirrored_by_itself_and_exactly() -> None:
+    images = torch.rand(64, 1, 4, 6)
+    moved, _ = Augmentation(AugmentationSettings(flip=0.5)).geometry(images, None, seeded())
+    choices = [(), (-2,), (-1,), (-2, -1)]
+    seen = set()
+    for image, result in zip(images, moved, strict=True):
+        matches = [axes for axes in choices if torch.equal(image.flip(axes), result)]
+        assert len(matches) == 1
+        seen.add(matches[0])
+    assert seen == set(choices)
+
+
+def test_flips_inside_the_grid_equal_flips_of_the_input() -> None:
+    # Both draw the same numbers; only the first has them composed with a (here trivial) warp.
+    images = torch.rand(16, 1, 6, 9)
+    still = {"rotation": 0.0, "scaling": 0.0, "translation": 0.0}
+    warped, _ = Augmentation(AugmentationSettings(flip=0.5, affine=1, **still)).geometry(images, None, seeded())
+    flipped, _ = Augmentation(AugmentationSettings(flip=0.5)).geometry(images, None, seeded())
+    assert not torch.equal(flipped, images)
+    torch.testing.assert_close(warped, flipped, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("size", [7, 8])
+def test_quarter_turn_equals_rot90(mode: str, size: int) -> None:
+    images = torch.rand(2, 3, size, size)
+    torch.testing.assert_close(turned(images, 90, mode=mode), images.rot90(1, (2, 3)), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("plane", "axes"), [(0, (3, 4)), (1, (2, 4)), (2, (2, 3))])
+def test_quarter_turn_in_every_plane_of_a_volume(plane: int, axes: tuple[int, int]) -> None:
+    images = torch.rand(1, 1, 6, 6, 6)
+    torch.testing.assert_close(turned(images, 90, plane), images.rot90(1, axes), atol=1e-5, rtol=0)
+
+
+def test_rotation_is_rigid_in_an_oblong_image() -> None:
+    # A disc that touches neither border stays a disc; without the aspect ratio it would become an ellipse.
+    rows, columns = np.mgrid[:40, :120]
+    disc = ((rows - 19.5) ** 2 + (columns - 59.5) ** 2 < 12**2).astype(np.float32)
+    result = turned(torch.from_numpy(disc)[None, None], 37)[0, 0].numpy()
+    assert np.abs((result > 0.5) != (disc > 0.5)).sum() <= 0.02 * disc.sum()
+
+
+def test_scale_enlarges_and_shift_moves_along_its_axis() -> None:
+    images = torch.zeros(1, 1, 20, 40)
+    images[..., 8:12, 16:24] = 1
+    none, one = torch.zeros(1, 1), torch.ones(1)
+    larger = warp(images, affine_matrices(none, 2 * one, torch.zeros(1, 2), (20, 40)), "nearest")
+    assert torch.equal(larger[0, 0].nonzero().aminmax(dim=0).min, torch.tensor([6, 12]))
+    assert torch.equal(larger[0, 0].nonzero().aminmax(dim=0).max, torch.tensor([13, 27]))
+    down = warp(images, affine_matrices(none, one, torch.tensor([[0.1, 0.0]]), (20, 40)), "nearest")
+    assert torch.equal(down, images.roll(2, 2))
+
+
+@pytest.mark.parametrize("shape", [(4, 1, 24, 40), (2, 1, 12, 20, 16)])
+def test_image_and_label_move_alike(shape: tuple[int, ...]) -> None:
+    field = smooth(shape)
+    labels = (field[:, 0] > field.std() / 2).long()
+    augmentation = Augmentation(AugmentationSettings(flip=0.5, affine=1, elastic=1))
+    moved, moved_labels = augmentation.geometry(labels.unsqueeze(1).float(), labels, seeded())
+    differ = (moved[:, 0] > 0.5) != moved_labels.bool()
+    assert moved_labels.dtype == torch.int64
+    assert (moved_labels != labels).float().mean() > 0.05
+    assert differ.float().mean() < 0.02
+    # The nearest voxel weighs at least 1 / 2^dims in a linear interpolation, so below and above that both must agree.
+    least = 0.5 ** (len(shape) - 2) - 1e-3
+    assert not (differ & ((moved[:, 0] < least) | (moved[:, 0] > 1 - least))).any()
+
+
+def test_a_drawn_deformation_moves_a_second_tensor_the_same_way() -> None:
+    images = smooth((3, 2, 16, 20))
+    augmentation = Augmentation(EVERYTHING)
+    deformation = augmentation.draw(images.shape, seeded(5))
+    moved, _ = augmentation.geometry(images, None, seeded(5))
+    assert torch.equal(deformation.apply(images), moved)
+    assert torch.equal(deformation.apply(images[:, 1:]), moved[:, 1:])
+    assert torch.equal(deformation.apply(images[:, 0]), moved[:, 0])
+
+
+def test_integers_are_not_interpolated() -> None:
+    with pytest.raises(ValueError, match="nearest"):
+        Augmentation(EVERYTHING).draw((1, 1, 4, 4), seeded()).apply(torch.zeros(1, 1, 4, 4, dtype=torch.int64))
+
+
+def test_elastic_strength_is_the_deviation_of_the_shift_at_control_points() -> None:
+    # A ramp from 0 to 1 along the rows shows its own displacement; small enough to stay inside.
+    size, points = 71, 8
+    rows = (torch.arange(size) + 0.5).view(1, 1, -1, 1) / size
+    ramp = rows.expand(200, 1, size, size)
+    augmentation = Augmentation(AugmentationSettings(elastic=1, elastic_grid=points, elastic_strength=0.01))
+    shift = (augmentation.geometry(ramp, None, seeded())[0] - ramp)[..., 10:-10, 10:-10]
+    at_controls = shift[..., ::10, ::10]
+    assert at_controls.std().item() == pytest.approx(0.01, rel=0.05)
+    # Smooth: no step between neighbours is larger than what a cubic between control points 10 pixels apart allows.
+    assert shift.diff(dim=3).abs().max() < 0.3 * shift.abs().max()
+
+
+@pytest.mark.parametrize("shape", [(6, 2, 9, 12), (5, 1, 6, 7, 8)])
+def test_same_seed_same_result_and_other_seed_other_result(shape: tuple[int, ...]) -> None:
+    images, labels = smooth(shape), torch.randint(0, 3, (shape[0], *shape[2:]))
+    augmentation = Augmentation(EVERYTHING)
+    first, again, other = (augmentation(images, labels, seeded(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], again[1])
+    assert not torch.equal(first[0], other[0])
+
+
+def test_inputs_are_not_changed() -> None:
+    images, labels = torch.rand(4, 1, 8, 8), torch.randint(0, 2, (4, 8, 8))
+    kept, kept_labels = images.clone(), labels.clone()
+    Augmentation(EVERYTHING)(images, labels, seeded())
+    assert torch.equal(images, kept)
+    assert torch.equal(labels, kept_labels)
+
+
+@pytest.mark.parametrize("operation", ["affine", "elastic", "contrast", "brightness", "gamma", "blur", "noise"])
+def test_about_the_asked_share_of_samples_changes_each_differently(operation: str) -> None:
+    image = smooth((1, 1, 10, 12))
+    images = image.repeat(200, 1, 1, 1)
+    moved, _ = Augmentation(AugmentationSettings.model_validate({operation: 0.5}))(images, None, seeded())
+    changed = [result for result in moved if not torch.equal(result, image[0])]
+    assert 70 <= len(changed) <= 130
+    assert not any(torch.equal(changed[0], other) for other in changed[1:])
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=2, max_size=3),
+    batch=st.integers(1, 3),
+    channels=st.integers(1, 2),
+    dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]),
+    seed=st.integers(0, 1000),
+)
+def test_any_shape_and_dtype_keeps_shape_dtype_and_classes(
+    sizes: list[int], batch: int, channels: int, dtype: torch.dtype, seed: int
+) -> None:
+    images = torch.rand(batch, channels, *sizes, generator=seeded(seed)).to(dtype)
+    labels = torch.randint(0, 3, (batch, *sizes), generator=seeded(seed), dtype=torch.uint8)
+    moved, moved_labels = Augmentation(EVERYTHING)(images, labels, seeded(seed))
+    assert (moved.shape, moved.dtype) == (images.shape, dtype)
+    assert (moved_labels.shape, moved_labels.dtype) == (labels.shape, torch.uint8)
+    assert moved.isfinite().all()
+    assert set(moved_labels.unique().tolist()) <= set(labels.unique().tolist())
+
+
+def test_autocast_does_not_coarsen_the_grid() -> None:
+    images = smooth((2, 1, 64, 64))
+    augmentation = Augmentation(AugmentationSettings(affine=1, elastic=1, blur=1))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = augmentation(images, None, seeded())[0]
+    assert torch.equal(inside, augmentation(images, None, seeded())[0])
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 40, 33), (2, 1, 20, 24, 22)])
+def test_blur_equals_scipy(shape: tuple[int, ...]) -> None:
+    images, sigmas = torch.rand(shape), torch.tensor([0.5, 1.1, 1.5])[: shape[0]]
+    result = blur(images, sigmas, 1.5)
+    for sample in range(shape[0]):
+        for channel in range(shape[1]):
+            expected = ndimage.gaussian_filter(
+                images[sample, channel].double().numpy(), sigmas[sample].item(), mode="nearest"
+            )
+            np.testing.assert_allclose(result[sample, channel].numpy(), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 5, 6), (2, 1, 3, 4, 5)])
+def test_contrast_and_gamma_equal_the_naive_formula(shape: tuple[int, ...]) -> None:
+    images, factors = torch.randn(shape), torch.tensor([0.6, 1.0, 1.7])[: shape[0]]
+    contrast, gamma = change_contrast(images, factors), change_gamma(images, factors)
+    for sample in range(shape[0]):
+        for channel in range(shape[1]):
+            image, factor = images[sample, channel].double(), factors[sample].double()
+            low, high = image.min(), image.max()
+            stretched = (image - image.mean()) * factor + image.mean()
+            curved = ((image - low) / (high - low)) ** factor * (high - low) + low
+            torch.testing.assert_close(contrast[sample, channel].double(), stretched, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(gamma[sample, channel].double(), curved, atol=1e-5, rtol=1e-5)
+
+
+def test_intensity_keeps_a_flat_image_flat_and_finite() -> None:
+    images = torch.full((2, 1, 6, 6), -3.0)
+    everything = AugmentationSettings(contrast=1, brightness=1, gamma=1, blur=1, noise=1)
+    torch.testing.assert_close(Augmentation(everything).intensity(images, seeded()), images)
+
+
+def test_brightness_and_noise_are_in_image_standard_deviations_and_not_clipped() -> None:
+    images = torch.rand(400, 1, 16, 16) * 10
+    deviation = images.std(dim=(2, 3), correction=0)
+    noisy = Augmentation(AugmentationSettings(noise=1, noise_strength=0.2)).intensity(images, seeded())
+    assert ((noisy - images).std(dim=(2, 3)) / deviation).mean().item() == pytest.approx(0.2, rel=0.02)
+    assert noisy.min() < 0
+    brighter = Augmentation(AugmentationSettings(brightness=1, brightness_strength=0.3)).intensity(images, seeded())
+    shift = brighter - images
+    assert shift.flatten(1).std(dim=1).max() < 1e-5
+    assert (shift[:, :, 0, 0] / deviation).std().item() == pytest.approx(0.3, rel=0.1)

@@ -1,0 +1,193 @@
+"""One suite over every registered method, present and future. A new method is checked by being registered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from support import SIZES, Interrupted, Keeper, Killer, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
+
+from polyclinic.components.registry import find_component
+from polyclinic.engines.inprocess import InProcess
+from polyclinic.federation.bench import build_bench
+from polyclinic.federation.messages import Broadcast, Failure, Update, tensor_bytes
+from polyclinic.federation.site import Site
+from polyclinic.methods.registry import find_method, methods
+
+METHODS = list(methods())
+BOTH = pytest.mark.parametrize("dims", [2, 3])
+EVERY = pytest.mark.parametrize("method", METHODS)
+_uninterrupted: dict[tuple[str, int], dict[str, torch.Tensor]] = {}
+
+
+def reference(method: str, dims: int, tmp_path: Path) -> dict[str, torch.Tensor]:
+    """The result of a plain run, computed once for a method."""
+    if (method, dims) not in _uninterrupted:
+        server = tiny_server(tmp_path / "reference", tiny_recipe(method), dims)
+        server.fit()
+        _uninterrupted[method, dims] = final_tensors(server)
+    return _uninterrupted[method, dims]
+
+
+@EVERY
+@BOTH
+def test_same_seed_same_result_and_all_finite(method: str, dims: int, tmp_path: Path) -> None:
+    """Data holds an empty mask, an absent class, a site of one image and one smaller than a batch."""
+    server = tiny_server(tmp_path / "again", tiny_recipe(method), dims, observer=(keeper := Keeper()))
+    server.fit()
+    assert_same(reference(method, dims, tmp_path), final_tensors(server))
+    assert not keeper.refusals
+    for event in keeper.events:
+        assert all(torch.tensor(v).isfinite() for terms in event["losses"].values() for v in terms.values())
+    assert all(t.isfinite().all() for t in final_tensors(server).values() if t.is_floating_point())
+
+
+@EVERY
+def test_training_moves_every_site_and_the_seed_matters(method: str, tmp_path: Path) -> None:
+    """Guards the other checks: a method that trains nothing would pass them all."""
+    other = tiny_server(tmp_path / "other", tiny_recipe(method).model_copy(update={"seed": 1}))
+    start = {**{f"global/{n}": t for n, t in other.state.weights.items()}}
+    other.fit()
+    moved = final_tensors(other)
+    assert any(not torch.equal(start[n], moved[n]) for n in start) or any("/personal/" in n for n in moved)
+    same_seed = reference(method, 2, tmp_path)
+    assert any(not torch.equal(same_seed[n], moved[n]) for n in same_seed if same_seed[n].is_floating_point())
+
+
+@EVERY
+@BOTH
+@pytest.mark.parametrize("moment", ["mid-round", "before-checkpoint"])
+def test_kill_and_resume_equals_uninterrupted(method: str, dims: int, moment: str, tmp_path: Path) -> None:
+    def when(what: str, number: int, _site: str) -> bool:
+        return number == 1 and what == ("site" if moment == "mid-round" else "round")
+
+    with pytest.raises(Interrupted):
+        tiny_server(tmp_path / "run", tiny_recipe(method), dims, observer=Killer(when)).fit()
+    resumed = tiny_server(tmp_path / "run", tiny_recipe(method), dims)
+    assert resumed.state.round == 1
+    resumed.fit()
+    assert_same(reference(method, dims, tmp_path), final_tensors(resumed))
+
+
+class Rebuilding(InProcess):
+    """Builds network, components and site anew from the saved state for every site and round."""
+
+    def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
+        for name in sites:
+            bench = build_bench(self.bench.recipe, self.bench.task)
+            old = self.sites[name]
+            fresh = Site(old.data, type(old.store)(old.store.folder))
+            yield from InProcess(bench, {name: fresh}).train(broadcast, [name])
+
+
+@EVERY
+@BOTH
+def test_a_site_rebuilt_every_round_equals_one_that_lived_on(method: str, dims: int, tmp_path: Path) -> None:
+    server = tiny_server(tmp_path / "rebuilt", tiny_recipe(method), dims, engine=Rebuilding)
+    server.fit()
+    assert_same(reference(method, dims, tmp_path), final_tensors(server))
+
+
+@EVERY
+def test_one_site_degenerates_to_local_training(method: str, tmp_path: Path) -> None:
+    """The global model of a federation of one is what that site trained."""
+    spy = Spy(tmp_path, method, sizes={"north": 3})
+    spy.server.round()
+    (update,) = spy.updates
+    for name, tensor in update.weights.items():
+        assert torch.equal(spy.server.state.weights[name], tensor), name
+
+
+class Spy:
+    """Runs a tiny federation and keeps every update that crossed the boundary."""
+
+    def __init__(self, folder: Path, method: str, dims: int = 2, sizes: dict[str, int] | None = None, **sections: dict):  # type: ignore[type-arg]
+        updates: list[Update] = []
+
+        class Listening(InProcess):
+            def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
+                for answer in super().train(broadcast, sites):
+                    assert isinstance(answer, Update), answer
+                    updates.append(answer)
+                    yield answer
+
+        self.updates = updates
+        self.keeper = Keeper()
+        recipe = tiny_recipe(method, **sections)
+        self.server = tiny_server(folder / "spied", recipe, dims, sizes, self.keeper, engine=Listening)
+
+
+@EVERY
+@BOTH
+def test_what_leaves_is_what_is_declared_and_counted(method: str, dims: int, tmp_path: Path) -> None:
+    spy = Spy(tmp_path, method, dims)
+    spy.server.fit()
+    bench = spy.server.bench
+    assert len(spy.updates) == 3 * len(spy.server.sites)
+    for update in spy.updates:
+        assert update.weights.keys() == bench.exchanged
+        assert not update.weights.keys() & bench.kept
+        for component, declared in bench.declared().items():
+            shared = update.shared.get(component, {})
+            assert shared.keys() == {one.name for one in declared}
+            assert all(one.accepts(shared[one.name]) for one in declared)
+        assert update.shared.keys() <= bench.declared().keys()
+    counted = sum(sum(event["bytes_up"].values()) for event in spy.keeper.events)
+    crossed = sum(
+        tensor_bytes(u.weights) + sum(tensor_bytes(tensors) for tensors in u.shared.values()) for u in spy.updates
+    )
+    assert counted == (0 if bench.method.pooled else crossed)
+
+
+@EVERY
+@pytest.mark.parametrize("policy", ["average", "keep", "largest"])
+def test_buffers_follow_the_policy(method: str, policy: str, tmp_path: Path) -> None:
+    spy = Spy(tmp_path, method, policies={"buffers": policy})
+    spy.server.round()
+    network, weights = spy.server.bench.network, spy.server.state.weights
+    statistics = {n for n in network.buffer_names() if n.rpartition(".")[2] in _STATISTICS} & spy.server.bench.exchanged
+    if policy == "keep":
+        assert not statistics
+        assert not network.buffer_names() & weights.keys()
+        return
+    largest = max(spy.updates, key=lambda update: update.samples)
+    for name in statistics:
+        assert weights[name].dtype == network.state_dict()[name].dtype
+        if policy == "largest" or not weights[name].is_floating_point():
+            assert torch.equal(weights[name], largest.weights[name]), name
+
+
+_STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
+
+
+@EVERY
+def test_strength_zero_equals_the_method_it_extends(method: str, tmp_path: Path) -> None:
+    extended = find_method(method).extends
+    if extended is None:
+        strong = [p.component for p in find_method(method).parts if find_component(p.component).strength]
+        assert not strong, f"{method} has {strong}: say in the method what it extends"
+        pytest.skip(f"{method} extends nothing")
+    zeros = [
+        f"+{part.component}({find_component(part.component).strength}=0)"
+        for part in find_method(method).parts
+        if find_component(part.component).strength
+    ]
+    server = tiny_server(tmp_path / "zero", tiny_recipe(method + "".join(zeros)))
+    server.fit()
+    assert_same(reference(extended, 2, tmp_path), final_tensors(server))
+
+
+@EVERY
+def test_a_batch_of_one_and_unequal_sites_train(method: str, tmp_path: Path) -> None:
+    recipe = tiny_recipe(method, training={"batch_size": 1, "rounds": 1, "local_epochs": 1})
+    server = tiny_server(tmp_path, recipe, observer=(keeper := Keeper()))
+    server.fit()
+    assert not keeper.refusals
+    assert sum(keeper.events[0]["samples"].values()) == sum(SIZES.values())
+
+
+def test_network_of_a_task_is_the_same_in_every_process() -> None:
+    first, second = (build_bench(tiny_recipe(), tiny_task()).exchanged_weights() for _ in range(2))
+    assert_same(first, second)

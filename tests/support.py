@@ -63,7 +63,7 @@ def tiny_recipe(method: str = "fedavg", **sections: dict[str, Any]) -> Recipe:
     return make_recipe(table)
 
 
-class Interrupted(Exception):
+class Interrupted(Exception):  # noqa: N818
     """Stands for a kill: nothing after it runs."""
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import SIZES, Interrupted, Keeper, Killer, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
 
 from polyclinic.components.registry import find_component
 from polyclinic.engines.inprocess import InProcess
@@ -15,6 +14,7 @@ from polyclinic.federation.bench import build_bench
 from polyclinic.federation.messages import Broadcast, Failure, Update, tensor_bytes
 from polyclinic.federation.site import Site
 from polyclinic.methods.registry import find_method, methods
+from support import SIZES, Interrupted, Keeper, Killer, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
 
 METHODS = list(methods())
 BOTH = pytest.mark.parametrize("dims", [2, 3])

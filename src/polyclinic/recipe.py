@@ -22,21 +22,34 @@ class Section(BaseModel):
 class DataSettings(Section):
     """How files become tensors."""
 
-    size: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=3)] | Literal["auto"] = Field(
-        "auto", description="size of every prepared image; auto: the median size, rounded to what the network accepts"
+    size: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=3)] | Literal["auto"] = (
+        Field(
+            "auto",
+            description="size of every prepared image; auto: the median size, rounded to what the network accepts",
+        )
     )
     fit: Literal["resize", "pad-crop"] = Field("resize", description="how an image is brought to that size")
-    patch: tuple[int, ...] | None = Field(None, description="train on random patches of this size; slide a window at inference")
+    patch: tuple[int, ...] | None = Field(
+        None, description="train on random patches of this size; slide a window at inference"
+    )
     orientation: str | None = Field(None, description="axis codes such as RAS, for volumes whose files know them")
     spacing: tuple[Positive, ...] | None = Field(None, description="resample to this spacing in mm first")
-    intensity: Literal["zero-one", "z-score", "percentile", "none"] = Field("zero-one", description="per image and channel")
-    percentiles: tuple[float, float] = Field((1.0, 99.0), description="the clip of intensity = percentile, scaled to 0-1")
+    intensity: Literal["zero-one", "z-score", "percentile", "none"] = Field(
+        "zero-one", description="per image and channel"
+    )
+    percentiles: tuple[float, float] = Field(
+        (1.0, 99.0), description="the clip of intensity = percentile, scaled to 0-1"
+    )
     nonzero: bool = Field(False, description="z-score over non-zero voxels only")
     slice_axis: Literal[0, 1, 2] = Field(2, description="the axis that 3D volumes are cut along when the task is 2D")
     neighbours: int = Field(0, ge=0, description="slices on each side added as channels, for a 2D task on volumes")
     split: tuple[Fraction, Fraction, Fraction] = Field((0.6, 0.2, 0.2), description="train, val, test by case")
-    split_from: Literal["auto", "recipe"] = Field("auto", description="auto: the manifest's split column when it has one")
-    case_pattern: str | None = Field(None, description="regular expression whose first group is the case of a file name")
+    split_from: Literal["auto", "recipe"] = Field(
+        "auto", description="auto: the manifest's split column when it has one"
+    )
+    case_pattern: str | None = Field(
+        None, description="regular expression whose first group is the case of a file name"
+    )
     memory_limit_mb: float = Field(4096, ge=0, description="prepared tensors of a site above this are memory-mapped")
     cache: str | None = Field(None, description="folder of that cache; default: polyclinic's cache folder")
 
@@ -59,17 +72,23 @@ class AugmentationSettings(Section):
     translation: float = Field(0.1, ge=0, description="largest shift as a share of the image")
     elastic: Fraction = Field(0.0, description="probability of an elastic deformation")
     elastic_grid: int = Field(8, ge=2, description="control points along each axis")
-    elastic_strength: float = Field(0.05, ge=0, description="standard deviation of a control point's shift, share of the image")
+    elastic_strength: float = Field(
+        0.05, ge=0, description="standard deviation of a control point's shift, share of the image"
+    )
     contrast: Fraction = Field(0.0, description="probability of a contrast change")
     contrast_range: tuple[Positive, Positive] = (0.75, 1.25)
     brightness: Fraction = Field(0.0, description="probability of an additive shift")
-    brightness_strength: float = Field(0.1, ge=0, description="standard deviation of that shift, in image standard deviations")
+    brightness_strength: float = Field(
+        0.1, ge=0, description="standard deviation of that shift, in image standard deviations"
+    )
     gamma: Fraction = Field(0.0, description="probability of a gamma change")
     gamma_range: tuple[Positive, Positive] = (0.7, 1.5)
     blur: Fraction = Field(0.0, description="probability of a Gaussian blur")
     blur_sigma: tuple[Positive, Positive] = (0.5, 1.5)
     noise: Fraction = Field(0.0, description="probability of Gaussian noise")
-    noise_strength: float = Field(0.1, ge=0, description="standard deviation of the noise, in image standard deviations")
+    noise_strength: float = Field(
+        0.1, ge=0, description="standard deviation of the noise, in image standard deviations"
+    )
 
 
 class NetworkSettings(Section):
@@ -90,20 +109,30 @@ class TrainingSettings(Section):
     rounds: int = Field(20, ge=1)
     local_epochs: int = Field(1, ge=1)
     batch_size: int = Field(6, ge=1)
-    loss: Literal["dice-ce", "dice-ce-mean", "ce", "dice"] = Field("dice-ce", description="dice-ce adds both, -mean halves the sum")
+    loss: Literal["dice-ce", "dice-ce-mean", "ce", "dice"] = Field(
+        "dice-ce", description="dice-ce adds both, -mean halves the sum"
+    )
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     lr: Positive = 1e-3
     momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = Field(0.0, ge=0)
-    schedule: Literal["constant", "cosine", "poly"] = Field("constant", description="of the learning rate over all rounds")
+    schedule: Literal["constant", "cosine", "poly"] = Field(
+        "constant", description="of the learning rate over all rounds"
+    )
     poly_power: Positive = 0.9
     clip_gradients: Positive | None = Field(None, description="largest norm of the gradient")
     amp: Literal["auto", "off"] = Field("auto", description="mixed precision on GPUs")
-    participation: Annotated[float, Field(gt=0)] = Field(1.0, description="share of the sites in a round (<= 1) or their number (> 1)")
-    quorum: Annotated[float, Field(gt=0)] = Field(0.5, description="share of the chosen sites that must return a good update, or their number (> 1)")
+    participation: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="share of the sites in a round (<= 1) or their number (> 1)"
+    )
+    quorum: Annotated[float, Field(gt=0)] = Field(
+        0.5, description="share of the chosen sites that must return a good update, or their number (> 1)"
+    )
     validate_every: int = Field(1, ge=1, description="rounds between validations")
-    select: Literal["best", "last"] = Field("best", description="the model that is tested; best: on validation data only")
+    select: Literal["best", "last"] = Field(
+        "best", description="the model that is tested; best: on validation data only"
+    )
     patience: int | None = Field(None, ge=1, description="stop after this many validations without a better one")
 
 
@@ -111,15 +140,23 @@ class PolicySettings(Section):
     """What other frameworks do by accident."""
 
     buffers: Literal["average", "keep", "largest"] = Field(
-        "average", description="floating buffers: averaged, kept at the site, or taken from the largest site; integer ones always from the largest"
+        "average",
+        description="floating buffers: averaged, kept at the site, or the largest site's; integers are always the latter",
     )
     optimizer_state: Literal["keep", "reset"] = Field("keep", description="a site's optimiser state between rounds")
-    skipped_rounds: Literal["keep", "reset"] = Field("keep", description="what a site that skipped rounds comes back with: its old state or none")
-    absent_classes: Literal["count", "ignore"] = Field(
-        "count", description="Dice loss of a class that no label of the batch holds: false positives count, or the class is left out"
+    skipped_rounds: Literal["keep", "reset"] = Field(
+        "keep", description="what a site that skipped rounds comes back with: its old state or none"
     )
-    empty_masks: Literal["one-if-both-empty", "ignore", "penalise"] = Field("one-if-both-empty", description="metrics of empty masks")
-    distance_penalty: Positive | Literal["diagonal"] = Field("diagonal", description="distance when only one mask is empty")
+    absent_classes: Literal["count", "ignore"] = Field(
+        "count",
+        description="Dice loss of a class that no label of the batch holds: false positives count, or it is left out",
+    )
+    empty_masks: Literal["one-if-both-empty", "ignore", "penalise"] = Field(
+        "one-if-both-empty", description="metrics of empty masks"
+    )
+    distance_penalty: Positive | Literal["diagonal"] = Field(
+        "diagonal", description="distance when only one mask is empty"
+    )
 
 
 class EvaluationSettings(Section):
@@ -128,8 +165,12 @@ class EvaluationSettings(Section):
     metrics: tuple[Literal["dice", "iou", "precision", "sensitivity", "hd95", "asd", "assd"], ...] = (
         "dice", "iou", "precision", "sensitivity", "hd95", "asd", "assd",
     )  # fmt: skip
-    units: Literal["auto", "pixel", "mm"] = Field("auto", description="of distances; auto: mm where the files know their spacing")
-    per: Literal["auto", "image", "volume"] = Field("auto", description="slices of a volume one by one, or stacked; auto: stacked for tasks on volumes")
+    units: Literal["auto", "pixel", "mm"] = Field(
+        "auto", description="of distances; auto: mm where the files know their spacing"
+    )
+    per: Literal["auto", "image", "volume"] = Field(
+        "auto", description="slices of a volume one by one, or stacked; auto: stacked for tasks on volumes"
+    )
     batch_size: int = Field(16, ge=1)
     overlap: float = Field(0.5, ge=0, lt=1, description="of sliding windows")
 
@@ -146,7 +187,9 @@ class EngineSettings(Section):
     """Where sites run."""
 
     name: str = "inprocess"
-    threads: int = Field(1, ge=1, description="threads of a process; results are bit for bit equal only for equal numbers")
+    threads: int = Field(
+        1, ge=1, description="threads of a process; results are bit for bit equal only for equal numbers"
+    )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
 
 
@@ -155,7 +198,9 @@ class TrackingSettings(Section):
 
     tensorboard: bool = False
     mlflow: bool = False
-    mlflow_uri: str | None = Field(None, description="default: MLflow's own environment variable, or a file in the run folder")
+    mlflow_uri: str | None = Field(
+        None, description="default: MLflow's own environment variable, or a file in the run folder"
+    )
 
 
 class Recipe(Section):

@@ -95,7 +95,11 @@ def test_demo_writes_a_federation_that_checks(tmp_path: Path, monkeypatch: pytes
 
 
 def test_user_errors_come_through_as_sentences(tmp_path: Path) -> None:
-    for arguments in (["demo", "nucle", str(tmp_path / "x")], ["check", str(tmp_path / "absent")], ["check", "demo:nucle"]):
+    for arguments in (
+        ["demo", "nucle", str(tmp_path / "x")],
+        ["check", str(tmp_path / "absent")],
+        ["check", "demo:nucle"],
+    ):
         assert isinstance(runner.invoke(app, arguments).exception, PolyclinicError)
 
 

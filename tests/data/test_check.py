@@ -150,6 +150,16 @@ def test_duplicates_across_splits_are_errors_and_otherwise_warnings(folder: Path
     assert check_federation(folder, recipe).errors == ()
 
 
+def test_a_copy_without_a_split_does_not_hide_the_other_two(folder: Path) -> None:
+    for index in (1, 2):
+        shutil.copy(folder / "north/images/p0.png", folder / f"south/images/p{index}.png")
+    manifest(folder, ["south,p0,a,train", "south,p1,b,train", "south,p2,c,test"])
+    report = check_federation(folder)
+    assert found(report, "error") == [("south", "south/images/p2.png")]
+    assert "south/images/p1.png, in train and in test" in report.errors[0].sentence
+    assert found(report, "warning") == [("south", "south/images/p1.png")]
+
+
 def test_same_numbers_in_another_shape_are_no_duplicate(folder: Path) -> None:
     values = np.asarray(Image.open(folder / "north/images/p0.png"))
     Image.fromarray(values.reshape(10, 12)).save(folder / "north/images/p1.png")

@@ -18,7 +18,8 @@ from polyclinic.recipe import DataSettings
 
 REAL = os.environ.get("POLYCLINIC_REAL_DATA")
 REAL_NAMES = (
-    "brain_lgg", "brain_lgg3d", "cardiac3d", "cardiac_lv", "hippocampus3d", "nuclei_xmod", "prostate3d", "retina_vessel",
+    "brain_lgg", "brain_lgg3d", "cardiac3d", "cardiac_lv",
+    "hippocampus3d", "nuclei_xmod", "prostate3d", "retina_vessel",
 )  # fmt: skip
 
 

@@ -97,7 +97,9 @@ def test_a_listed_file_that_is_missing_is_named(tmp_path: Path) -> None:
         find_site(tmp_path)
 
 
-@pytest.mark.parametrize("labels", [{"background": 0, "whole": [1, 2]}, {"0": "background", "2": "x"}, {"background": 0, "ignore": 1}])
+@pytest.mark.parametrize(
+    "labels", [{"background": 0, "whole": [1, 2]}, {"0": "background", "2": "x"}, {"background": 0, "ignore": 1}]
+)
 def test_labels_that_are_not_plain_classes_are_refused(tmp_path: Path, labels: dict[str, object]) -> None:
     describe(nnunet(tmp_path), labels=labels)
     with pytest.raises(PolyclinicError, match="'labels' must give one name to each"):

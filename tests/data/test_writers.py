@@ -21,7 +21,9 @@ def item(path: Path, label: Path | None = None) -> Item:
     return Item("a", "x", (path,), label, "x")
 
 
-@pytest.mark.parametrize(("suffix", "written"), [(".png", ".png"), (".tif", ".tif"), (".jpg", ".png"), (".bmp", ".png")])
+@pytest.mark.parametrize(
+    ("suffix", "written"), [(".png", ".png"), (".tif", ".tif"), (".jpg", ".png"), (".bmp", ".png")]
+)
 def test_pictures_keep_rows_as_rows(tmp_path: Path, suffix: str, written: str) -> None:
     image = tmp_path / f"x{suffix}"
     PILImage.fromarray(np.zeros((6, 4, 3), np.uint8)).save(image)

@@ -104,7 +104,7 @@ def test_csv_gives_back_every_bit(tmp_path: Path) -> None:
     back = rows_from_csv(path)
     assert [repr(float(entry["value"])) for entry in back] == [repr(float(entry["value"])) for entry in rows]
     assert [list(entry.values())[:5] for entry in back] == [list(entry.values())[:5] for entry in rows]
-    assert path.read_text().startswith("site,case,image,class,metric,value\n")
+    assert path.read_text().startswith("site,case,image,class,metric,model,value\n")
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_csv_gives_back_every_bit(tmp_path: Path) -> None:
     [
         ("", "first row"),
         ("site,case\na,b\n", "first row"),
-        ("site,case,image,class,metric,value\na,1,1,wall,dice,high\n", "row 2"),
-        ("site,case,image,class,metric,value\na,1,1,wall,dice,1\na,1,1\n", "row 3"),
+        ("site,case,image,class,metric,model,value\na,1,1,wall,dice,,high\n", "row 2"),
+        ("site,case,image,class,metric,model,value\na,1,1,wall,dice,,1\na,1,1\n", "row 3"),
     ],
 )
 def test_a_damaged_file_gets_a_sentence(tmp_path: Path, text: str, message: str) -> None:

@@ -5,7 +5,7 @@ Every hook is optional; the base class does nothing. See ``docs/architecture.md`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -24,7 +24,7 @@ from polyclinic.recipe import PolicySettings, TrainingSettings
 Level = Literal["image", "feature", "objective", "aggregation"]
 
 
-class Settings(BaseModel):
+class ComponentSettings(BaseModel):
     """Base of every component's settings: frozen, strict about unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,8 +54,8 @@ class Context:
     """What a component may know when it is built: the same at every site and at the server."""
 
     task: Task
-    training: TrainingSettings = TrainingSettings()
-    policies: PolicySettings = PolicySettings()
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    policies: PolicySettings = field(default_factory=PolicySettings)
     seed: int = 0
     unseen_sites: bool = False
 
@@ -77,7 +77,7 @@ class Component:
     level: ClassVar[Level]
     paper: ClassVar[str] = ""
     equations: ClassVar[tuple[str, ...]] = ()
-    Settings: ClassVar[type[BaseModel]] = Settings
+    Settings: ClassVar[type[BaseModel]] = ComponentSettings
     strength: ClassVar[str | None] = None
     """The setting whose zero switches the component off, if there is one."""
     aggregates: ClassVar[bool] = False
@@ -142,7 +142,7 @@ class Component:
     # ---- server half ---------------------------------------------------------------------------------------------
 
     def aggregate(self, server: ServerRound, updates: Iterable[Update]) -> Tensors:
-        """New global weights. ``updates`` can be walked through once if the class says ``streams``, else it is a list."""
+        """New global weights. ``updates`` can be walked through once if the class ``streams``, else it is a list."""
         raise NotImplementedError(f"{self.name} does not aggregate")
 
     def combine(self, server: ServerRound, shared: dict[str, Tensors]) -> Tensors:  # noqa: ARG002
@@ -155,6 +155,3 @@ class Component:
     def unseen_weights(self, server: ServerRound) -> Tensors:  # noqa: ARG002
         """Values of kept weights for a site that never took part; empty if there are none."""
         return {}
-
-
-Hook = Callable[[Component, Step], None]

@@ -49,7 +49,7 @@ class SiteRound:
         ``labelled`` restricts to images with (``True``) or without labels; labels of unlabelled images are zeros.
         """
         indices = self.data.training_indices(labelled)
-        for part in indices.split(self.batch_size):
+        for part in torch.split(indices, self.batch_size):
             images, labels = self.data.images.batch(part)
             yield part, images.to(self.device), labels.to(self.device)
 

@@ -117,11 +117,14 @@ def _blames_image(problem: Problem, item: Item, problems: list[Problem], root: P
 def _duplicates(groups: Iterable[list[Item]], root: Path, use_splits: bool) -> list[Problem]:
     """Images with the same voxels: an error when one of them trains and another one judges."""
     problems = []
-    for first, *others in groups:
-        for item in others:
-            cut = use_splits and len({first.split, item.split}) == 2 and None not in (first.split, item.split)
-            where = f"in {first.split} and in {item.split}" if cut else "and counts twice"
-            sentence = f"the same image as {relative(first.images[0], root)}, {where}; take one of them out."
+    for group in groups:
+        for index, item in enumerate(group[1:], start=1):
+            apart = [other for other in group[:index] if other.split and item.split and other.split != item.split]
+            cut = apart[0] if apart and use_splits else None
+            where = f"in {cut.split} and in {item.split}" if cut else "and counts twice"
+            sentence = (
+                f"the same image as {relative((cut or group[0]).images[0], root)}, {where}; take one of them out."
+            )
             problems.append(Problem("error" if cut else "warning", item.site, relative(item.images[0], root), sentence))
     return problems
 

@@ -41,6 +41,10 @@ class Task:
         """The channels of a file, without neighbouring slices."""
         return self.channels // (2 * self.neighbours + 1)
 
+    def nominal_spacing(self, rank: int) -> tuple[float, ...] | None:
+        """The nominal spacing of files with ``rank`` axes; it says nothing of files with more or fewer."""
+        return self.spacing if self.spacing is not None and len(self.spacing) == rank else None
+
 
 @dataclass(frozen=True)
 class Item:

@@ -75,7 +75,7 @@ def file_affine(header: Header, task: Task) -> npt.NDArray[np.float64]:
     """The affine of a file, the task's nominal spacing where it has none, else the identity."""
     if header.affine is not None:
         return header.affine
-    spacing = task.spacing if task.spacing is not None and len(task.spacing) == len(header.shape) else ()
+    spacing = task.nominal_spacing(len(header.shape)) or ()
     return np.diag([*spacing, *[1.0] * (4 - len(spacing))])
 
 
@@ -93,7 +93,7 @@ def place(
             )
         grid = Orientation(axcodes=codes, labels=_AXES, lazy=lazy)(grid)
     if settings.spacing is not None:
-        if header.affine is None and task.spacing is None:
+        if header.affine is None and task.nominal_spacing(rank) is None:
             raise PolyclinicError(
                 "data.spacing: the files do not know their spacing; "
                 "write 'spacing' in federation.toml or leave data.spacing out."
@@ -135,7 +135,7 @@ def fit(grid: Any, task: Task, settings: DataSettings, label: bool = False, lazy
 
 def describe(header: Header, task: Task, settings: DataSettings, grid: Any) -> Geometry:
     """The geometry of a grid that came out of ``place`` and ``fit``."""
-    known = header.affine is not None or (task.spacing is not None and len(task.spacing) == len(header.shape))
+    known = header.affine is not None or task.nominal_spacing(len(header.shape)) is not None
     return Geometry(
         header.shape,
         file_affine(header, task),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,9 @@ def _table(path: Path) -> list[tuple[int, dict[str, str]]]:
         raise PolyclinicError(f"{path}: cannot be read as UTF-8 text ({error}); save it as CSV in UTF-8.") from error
     header = text.partition("\n")[0]
     # Spreadsheets in half of Europe write semicolons.
-    reader = csv.DictReader(text.splitlines(), delimiter=";" if ";" in header and "," not in header else ",")
+    reader = csv.DictReader(
+        io.StringIO(text, newline=""), delimiter=";" if ";" in header and "," not in header else ","
+    )
     columns = [(name or "").strip() for name in reader.fieldnames or []]
     for needed in ("site", "image"):
         if needed not in columns:

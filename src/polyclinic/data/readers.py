@@ -45,7 +45,8 @@ def read_image(item: Item, task: Task) -> Image:
             f"{item.images[0]}: is 2D, but the task is 3D; take it out or write spatial_dims = 2 in federation.toml."
         )
     affine = read_header(item.images[0]).affine
-    spacing = task.spacing if affine is None else spacing_of(affine, array.ndim - 1)
+    rank = array.ndim - 1
+    spacing = task.nominal_spacing(rank) if affine is None else spacing_of(affine, rank)
     return Image(array, affine, spacing)
 
 

@@ -69,7 +69,7 @@ def _pick(items: tuple[Item, ...], task: Task, count: int) -> list[Picture]:
 
 
 def _flatten(image: Image, label: NDArray[np.uint8], picture: bool) -> Picture:
-    """A view ``(row, column)`` or ``(row, column, 3)`` in 0-1, its label ``(row, column)``, a pixel's height / width."""
+    """View ``(row, column)`` or ``(row, column, 3)`` in 0-1, its label ``(row, column)``, a pixel's height by width."""
     array = image.array
     spacing = image.spacing or (1.0,) * label.ndim
     if image.affine is not None and label.ndim == 3:

@@ -23,7 +23,7 @@ class Images(Protocol):
         """Whether any images make a batch."""
         ...
 
-    def __len__(self) -> int: ...  # noqa: D105
+    def __len__(self) -> int: ...
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Images ``(batch, channel, *spatial)`` and labels ``(batch, *spatial)``."""
@@ -83,7 +83,7 @@ class Pooled:
     ) -> tuple[Tensor, Tensor]:
         owner = torch.bucketize(indices, self.starts, right=True) - 1
         images, labels, places = [], [], []
-        for number in owner.unique().tolist():
+        for number in torch.unique(owner).tolist():
             rows = (owner == number).nonzero().flatten()
             part = take(self.sets[number], indices[rows] - self.starts[number])
             images.append(part[0])

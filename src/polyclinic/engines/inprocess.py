@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from polyclinic.errors import PolyclinicError
@@ -24,18 +25,15 @@ class InProcess:
     def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
         """Train each site in turn."""
         for name in sites:
-            site = self.sites[name]
-            yield _guarded(name, broadcast.round, lambda site=site: site.train(self.bench, broadcast))  # type: ignore[misc]
+            yield _guarded(name, broadcast.round, partial(self.sites[name].train, self.bench, broadcast))
 
     def evaluate(
         self, broadcast: Broadcast, sites: Sequence[str], split: str, detailed: bool
     ) -> Iterator[Evaluation | Failure]:
         """Score each site in turn."""
         for name in sites:
-            site = self.sites[name]
-            yield _guarded(  # type: ignore[misc]
-                name, broadcast.round, lambda site=site: site.evaluate(self.bench, broadcast, split, detailed)
-            )
+            work = partial(self.sites[name].evaluate, self.bench, broadcast, split, detailed)
+            yield _guarded(name, broadcast.round, work)
 
     def model(self, broadcast: Broadcast, site: str) -> Tensors:
         """A site's whole model."""
@@ -43,7 +41,7 @@ class InProcess:
 
 
 def _guarded(site: str, round_number: int, work: Callable[[], _Answer]) -> _Answer | Failure:
-    """A site's failure is an answer too: the round goes on without it. A full disk of our own is not the site's fault."""
+    """A site's failure is an answer too: the round goes on without it. Our own full disk is not the site's fault."""
     try:
         return work()
     except PolyclinicError:

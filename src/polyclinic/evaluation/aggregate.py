@@ -1,7 +1,8 @@
 """From the values of cases to the numbers of a table, and the file that keeps the values.
 
 A row is one value of one metric for one foreground class of one image. NaN is a value that the policy for empty masks
-leaves out; it never enters a mean.
+leaves out; it never enters a mean. ``model`` names the site whose model it was, where sites have models of their own
+and one is tested elsewhere.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from polyclinic.errors import PolyclinicError
 from polyclinic.files import write_text
 
-Row = TypedDict("Row", {"site": str, "case": str, "image": str, "class": str, "metric": str, "value": float})
-COLUMNS = ("site", "case", "image", "class", "metric", "value")
+Row = TypedDict(
+    "Row", {"site": str, "case": str, "image": str, "class": str, "metric": str, "model": NotRequired[str], "value": float}
+)
+COLUMNS = ("site", "case", "image", "class", "metric", "model", "value")
 
 
 def summarise(rows: Iterable[Row]) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
@@ -66,9 +69,8 @@ def rows_to_csv(path: Path, rows: Iterable[Row]) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in rows:
-        writer.writerow(
-            [row["site"], row["case"], row["image"], row["class"], row["metric"], repr(float(row["value"]))]
-        )
+        texts = [row["site"], row["case"], row["image"], row["class"], row["metric"], row.get("model", "")]
+        writer.writerow([*texts, repr(float(row["value"]))])
     write_text(path, text.getvalue())
 
 
@@ -86,8 +88,9 @@ def rows_from_csv(path: Path) -> list[Row]:
 
 def _row(path: Path, line: int, record: Sequence[str]) -> Row:
     try:
-        site, case, image, name, metric, value = record
-        return {"site": site, "case": case, "image": image, "class": name, "metric": metric, "value": float(value)}
+        site, case, image, name, metric, model, value = record
+        row: Row = {"site": site, "case": case, "image": image, "class": name, "metric": metric, "value": float(value)}
+        return {**row, "model": model} if model else row
     except ValueError:
         raise _damaged(path, f"row {line} must be {len(COLUMNS)} fields with a number at the end") from None
 

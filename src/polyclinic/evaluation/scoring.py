@@ -34,7 +34,7 @@ def score_quickly(bench: Bench, data: SiteData, split: str, round_number: int) -
 
 
 def score_cases(bench: Bench, data: SiteData, split: str, round_number: int) -> Evaluation:
-    """Every metric of every case and class, for the test. Slices of a volume are stacked unless the recipe says not to."""
+    """Every metric of every case and class, for the test. Slices of a volume are stacked unless the recipe forbids it."""
     rows: list[dict[str, Any]] = []
     images = 0
     for sample, prediction, truth, spacing in _cases(bench, data, split):
@@ -48,7 +48,7 @@ def _predictions(bench: Bench, data: SiteData, split: str) -> Iterator[tuple[Ten
     """Indices, predicted classes ``(batch, *spatial)`` and labels of each batch of a split's labelled images."""
     settings = bench.recipe.evaluation
     size = settings.batch_size if data.images.uniform else 1
-    for part in data.labelled_indices(split).split(size):
+    for part in torch.split(data.labelled_indices(split), size):
         images, labels = data.images.batch(part)
         probabilities = predict_probabilities(
             bench.network, images.to(bench.device), bench.recipe.data.patch, settings.overlap, settings.batch_size,
@@ -89,7 +89,14 @@ def _rows(
     if sample.slice_index is not None and settings.per == "image":
         image = f"{sample.name}[{sample.slice_index}]"
     return [
-        {"site": sample.site, "case": sample.case, "image": image, "class": classes[k + 1], "metric": metric, "value": value}
+        {
+            "site": sample.site,
+            "case": sample.case,
+            "image": image,
+            "class": classes[k + 1],
+            "metric": metric,
+            "value": value,
+        }
         for metric, by_class in values.items()
         for k, value in enumerate(by_class)
     ]

@@ -20,7 +20,7 @@ def epoch_batches(
     none = torch.empty(0, dtype=torch.long)
     if unlabelled is None or not len(unlabelled):
         order = labelled[torch.randperm(len(labelled), generator=generator)]
-        yield from ((part, none) for part in order.split(batch_size) if len(part))
+        yield from ((part, none) for part in torch.split(order, batch_size) if len(part))
         return
     steps = (len(labelled) + len(unlabelled)) // (2 * batch_size) + 1
     streams = _stream(labelled, batch_size, generator), _stream(unlabelled, batch_size, generator)

@@ -28,7 +28,9 @@ def choose_device(name: str) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise PolyclinicError(f"engine.device = '{name}' cannot be used here ({error}); try 'cpu' or 'auto'.") from error
+        raise PolyclinicError(
+            f"engine.device = '{name}' cannot be used here ({error}); try 'cpu' or 'auto'."
+        ) from error
 
 
 @dataclass
@@ -81,9 +83,7 @@ def build_bench(recipe: Recipe, task: Task) -> Bench:
     method = parse_method(recipe.method)
     device = choose_device(recipe.engine.device)
     network = build_network(task, recipe.network, recipe.seed)
-    context = Context(
-        task, recipe.training, recipe.policies, recipe.seed, recipe.protocol.kind == "leave-one-site-out"
-    )
+    context = Context(task, recipe.training, recipe.policies, recipe.seed, recipe.protocol.kind == "leave-one-site-out")
     components = method.build(context)
     with torch.random.fork_rng(devices=[]):
         for number, component in enumerate(components):
@@ -106,7 +106,8 @@ def _sides(bench: Bench) -> tuple[frozenset[str], frozenset[str]]:
     """Names that stay at a site, and names that travel; frozen ones do neither."""
     network, policy = bench.network, bench.recipe.policies.buffers
     buffers, frozen = network.buffer_names(), network.frozen()
-    kept, exchanged = set(), set()
+    kept: set[str] = set()
+    exchanged: set[str] = set()
     for name in network.state_dict():
         if name in frozen:
             continue

@@ -67,7 +67,7 @@ class Evaluation:
 
 @dataclass
 class Failure:
-    """A site that gave nothing this round, and why. ``details`` is the traceback, for the log and never for the screen."""
+    """A site that gave nothing this round, and why. ``details`` is the traceback, for the log, not for the screen."""
 
     site: str
     round: int

@@ -41,9 +41,7 @@ def optimizer_tensors(optimizer: Optimizer, parameters: dict[str, nn.Parameter])
     return tensors
 
 
-def restore_optimizer(
-    optimizer: Optimizer, parameters: dict[str, nn.Parameter], tensors: Mapping[str, Tensor]
-) -> None:
+def restore_optimizer(optimizer: Optimizer, parameters: dict[str, nn.Parameter], tensors: Mapping[str, Tensor]) -> None:
     """Put back what ``optimizer_tensors`` took out."""
     for full_name, tensor in tensors.items():
         name, _, key = full_name.rpartition("/")

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from polyclinic.components.base import Component
 from polyclinic.components.rounds import SiteRound
 from polyclinic.data.sitedata import SiteData
 from polyclinic.errors import PolyclinicError
+from polyclinic.evaluation.scoring import score_cases, score_quickly
 from polyclinic.federation.bench import Bench
 from polyclinic.federation.messages import Broadcast, Evaluation, Tensors, Update
 from polyclinic.federation.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
-from polyclinic.evaluation.scoring import score_cases, score_quickly
 from polyclinic.federation.store import SiteState, SiteStore
 from polyclinic.federation.training import LocalTraining
 from polyclinic.seeds import generator_for, seed_for
@@ -35,40 +36,41 @@ class Site:
         received = self._local_weights(bench, broadcast, state.personal)
         bench.load(received)
         components = bench.fresh_components(state.components)
-        device = bench.device
+        generator = generator_for(bench.recipe.seed, self.name, broadcast.round, "round")
+        batch_size = bench.recipe.training.batch_size
         site = SiteRound(
-            self.name, broadcast.round, bench.network, received, self.data, device,
-            generator_for(bench.recipe.seed, self.name, broadcast.round, "round"), bench.recipe.training.batch_size,
-        )  # fmt: skip
-        parameters = {n: p for n, p in bench.network.named_parameters() if p.requires_grad}
-        devices = [device] if device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+            self.name, broadcast.round, bench.network, received, self.data, bench.device, generator, batch_size
+        )
+        with torch.random.fork_rng(devices=[bench.device] if bench.device.type == "cuda" else []):
             torch.manual_seed(seed_for(bench.recipe.seed, self.name, broadcast.round, "torch"))
             for component in components:
                 component.receive(site, broadcast.shared.get(component.name, {}))
-            own = [o for o in (c.make_optimizer(parameters) for c in components) if o is not None]
-            optimizer = own[0] if own else build_optimizer(parameters, bench.recipe.training)
-            if bench.recipe.policies.optimizer_state == "keep":
-                restore_optimizer(optimizer, parameters, state.optimizer)
-            losses = LocalTraining(bench, components, site, optimizer).run()
+            losses, state.optimizer = self._learn(bench, components, site, state)
             with torch.no_grad():
-                shared = {c.name: _plain(c.share(site)) for c in components}
-        update = Update(
-            self.name, broadcast.round, bench.exchanged_weights(), self._samples(components), site.steps,
-            {name: tensors for name, tensors in shared.items() if tensors}, losses,
-        )  # fmt: skip
+                shared = {c.name: plain(c.share(site)) for c in components}
+        shared = {name: tensors for name, tensors in shared.items() if tensors}
+        samples = self._samples(components)
+        update = Update(self.name, broadcast.round, bench.exchanged_weights(), samples, site.steps, shared, losses)
         for component in components:
             update = component.on_update(update)
-        keeps_optimizer = bench.recipe.policies.optimizer_state == "keep"
-        self.store.save(
-            SiteState(
-                broadcast.round, state.best_round, bench.kept_weights(), state.best,
-                optimizer_tensors(optimizer, parameters) if keeps_optimizer else {},
-                {c.name: _plain(c.state) for c in components if c.state},
-            )  # fmt: skip
-        )
+        state.round, state.personal = broadcast.round, bench.kept_weights()
+        state.components = {c.name: plain(c.state) for c in components if c.state}
+        self.store.save(state)
         update.seconds = time.perf_counter() - started
         return update
+
+    def _learn(
+        self, bench: Bench, components: list[Component], site: SiteRound, state: SiteState
+    ) -> tuple[dict[str, float], Tensors]:
+        """Train, and give back the loss terms and the optimiser's memory."""
+        parameters = {n: p for n, p in bench.network.named_parameters() if p.requires_grad}
+        own = [optimizer for c in components if (optimizer := c.make_optimizer(parameters)) is not None]
+        optimizer = own[0] if own else build_optimizer(parameters, bench.recipe.training)
+        keeps = bench.recipe.policies.optimizer_state == "keep"
+        if keeps:
+            restore_optimizer(optimizer, parameters, state.optimizer)
+        losses = LocalTraining(bench, components, site, optimizer).run()
+        return losses, optimizer_tensors(optimizer, parameters) if keeps else {}
 
     def evaluate(self, bench: Bench, broadcast: Broadcast, split: str, detailed: bool) -> Evaluation:
         """Score the model that this site would use: the received weights and the site's own kept ones.
@@ -97,13 +99,13 @@ class Site:
     def _local_weights(self, bench: Bench, broadcast: Broadcast, personal: Mapping[str, Tensor]) -> Tensors:
         return {**bench.initial_kept, **personal, **broadcast.weights}
 
-    def _samples(self, components: list) -> int:  # type: ignore[type-arg]
+    def _samples(self, components: list[Component]) -> int:
         """Training images: those with a label, and all when a component learns from the others too."""
         every = any(component.wants_unlabelled for component in components)
         return len(self.data.training_indices(None if every else True))
 
 
-def _plain(tensors: Mapping[str, Tensor]) -> Tensors:
+def plain(tensors: Mapping[str, Tensor]) -> Tensors:
     """Tensors as they leave or are stored: detached, on the CPU, and independent of the network's storage."""
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
 

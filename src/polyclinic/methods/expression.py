@@ -26,7 +26,8 @@ def parse_method(expression: str) -> Method:
 
 
 def _terms(expression: str) -> list[tuple[str, str, dict[str, Any]]]:
-    terms, position = [], 0
+    terms: list[tuple[str, str, dict[str, Any]]] = []
+    position = 0
     while position < len(expression):
         match = _TERM.match(expression, position)
         if match is None or bool(match["sign"]) == (not terms):
@@ -81,7 +82,10 @@ def _plus(method: Method, new: Part) -> Method:
     if any(p.component == new.component for p in method.parts):
         return with_parts(
             method,
-            [Part(p.component, {**p.settings, **new.settings}) if p.component == new.component else p for p in method.parts],
+            [
+                Part(p.component, {**p.settings, **new.settings}) if p.component == new.component else p
+                for p in method.parts
+            ],
         )
     return with_parts(method, [*method.parts, new])
 

@@ -21,10 +21,8 @@ NETWORKS: dict[str, Callable[[int, int, int, NetworkSettings], SegmentationNetwo
 def build_network(task: Task, settings: NetworkSettings, seed: int) -> SegmentationNetwork:
     """Build the network of a recipe with weights that depend on the seed alone."""
     if settings.name not in NETWORKS:
-        known = ", ".join(NETWORKS)
-        raise PolyclinicError(
-            f"network.name = '{settings.name}' is not a network{suggestion(settings.name, NETWORKS) or '.'} Known: {known}."
-        )
+        hint = suggestion(settings.name, NETWORKS) or "."
+        raise PolyclinicError(f"network.name = '{settings.name}' is not a network{hint} Known: {', '.join(NETWORKS)}.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "network"))
         return NETWORKS[settings.name](task.channels, len(task.classes), task.spatial_dims, settings)

@@ -13,7 +13,7 @@ from polyclinic.errors import suggestion
 
 @dataclass
 class Features:
-    """One forward pass. ``encoder`` runs from fine to coarse and ends with the bottleneck, ``decoder`` from coarse to fine.
+    """One forward pass. ``encoder`` runs from fine to coarse, the bottleneck last, ``decoder`` from coarse to fine.
 
     Every map is ``(batch, channel, *spatial)``; ``logits`` is ``(batch, classes, *spatial)``.
     """
@@ -32,8 +32,8 @@ class SegmentationNetwork(nn.Module):
 
     A tap is a place in the forward pass with a name (``input``, ``encoder0``, ..., ``bottleneck``, ``decoder2``, ...,
     ``decoder0``). Feature components put modules there; their weights are then part of the ``state_dict``, so that they
-    are aggregated, checkpointed and exported like any other. ``extras`` holds the modules of components that act outside
-    the forward pass, such as projection heads.
+    are aggregated, checkpointed and exported like any other. ``extras`` holds the modules of components that act
+    outside the forward pass, such as projection heads.
     """
 
     def __init__(self, channels: int, classes: int, spatial_dims: int, widths: dict[str, int], multiple: int) -> None:
@@ -49,7 +49,9 @@ class SegmentationNetwork(nn.Module):
     def insert(self, tap: str, name: str, module: nn.Module) -> None:
         """Put ``module`` at a tap, after what is already there."""
         if tap not in self.taps:
-            raise ValueError(f"no tap '{tap}' in this network{suggestion(tap, self.taps) or '.'} Taps: {', '.join(self.taps)}")
+            raise ValueError(
+                f"no tap '{tap}' in this network{suggestion(tap, self.taps) or '.'} Taps: {', '.join(self.taps)}"
+            )
         self.taps[tap].add_module(name, module)
 
     def encode(self, images: Tensor) -> list[Tensor]:

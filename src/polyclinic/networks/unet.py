@@ -26,15 +26,17 @@ def norm_layer(name: str, channels: int) -> tuple[str, dict[str, Any]]:
 class UNet(SegmentationNetwork):
     """``depth`` poolings; ``width`` channels at full resolution, doubled at every level.
 
-    With ``upsample="deconv"`` a stride-2 transposed convolution halves the channels; with ``"linear"`` the coarse map is
-    interpolated and concatenated as it is. Sizes need not divide by ``2 ** depth``: the decoder pads to its skip.
+    With ``upsample="deconv"`` a stride-2 transposed convolution halves the channels; with ``"linear"`` the coarse map
+    is interpolated and concatenated as it is. Sizes need not divide by ``2 ** depth``: the decoder pads to its skip.
     """
 
     def __init__(self, channels: int, classes: int, spatial_dims: int, settings: NetworkSettings) -> None:
         depth, width = settings.depth, settings.width
         encoder = [width * 2**level for level in range(depth + 1)]
         widths = {"input": channels} | {f"encoder{level}": encoder[level] for level in range(depth)}
-        widths |= {"bottleneck": encoder[depth]} | {f"decoder{level}": encoder[level] for level in reversed(range(depth))}
+        widths |= {"bottleneck": encoder[depth]} | {
+            f"decoder{level}": encoder[level] for level in reversed(range(depth))
+        }
         super().__init__(channels, classes, spatial_dims, widths, multiple=2**depth)
         self.depth = depth
 

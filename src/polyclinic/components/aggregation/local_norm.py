@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Literal
 
 from polyclinic.components.aggregation.mean import StreamingMean
-from polyclinic.components.base import Component, Settings, Shared
+from polyclinic.components.base import Component, ComponentSettings, Shared
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.federation.messages import Tensors
@@ -29,7 +29,7 @@ class LocalNorm(Component):
     paper = "Li et al., ICLR 2021"
     equations = ("FedBN algorithm 1: w_m^norm stays at site m",)
 
-    class Settings(Settings):
+    class Settings(ComponentSettings):
         """``unseen``: the norm layers of a site that never took part.
 
         ``average`` shares and averages those of the training sites, ``initial`` shares nothing, and ``auto`` is

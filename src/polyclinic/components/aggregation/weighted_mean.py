@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from polyclinic.components.aggregation.mean import StreamingMean
-from polyclinic.components.base import Component, Settings
+from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound
 from polyclinic.federation.messages import Tensors, Update
@@ -28,7 +28,7 @@ class WeightedMean(Component):
     aggregates = True
     streams = True
 
-    class Settings(Settings):
+    class Settings(ComponentSettings):
         """``weighting``: ``samples`` (n_m / n) or ``uniform`` (1 / M)."""
 
         weighting: Literal["samples", "uniform"] = "samples"

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from polyclinic.components.base import Component, Settings
+from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
@@ -31,7 +31,7 @@ class Proximal(Component):
     equations = ("FedProx eq. 2: (mu / 2) ||w - w^r||^2",)
     strength = "mu"
 
-    class Settings(Settings):
+    class Settings(ComponentSettings):
         """``mu``: strength of the pull."""
 
         mu: float = Field(0.01, ge=0)

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from polyclinic.engines.inprocess import InProcess
+from polyclinic.errors import PolyclinicError
+from polyclinic.federation.messages import Broadcast, Evaluation, Failure, Update
+from polyclinic.federation.server import Server
+from support import Keeper, assert_same, final_tensors, tiny_recipe, tiny_server
+
+
+def spoiling(site: str, spoil):  # type: ignore[no-untyped-def]
+    """An engine in which one site's answers are changed on the way."""
+
+    class Spoiling(InProcess):
+        def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
+            for answer in super().train(broadcast, sites):
+                yield spoil(answer) if answer.site == site else answer
+
+    return Spoiling
+
+
+def with_weight(name: str, tensor: torch.Tensor):  # type: ignore[no-untyped-def]
+    def spoil(update: Update) -> Update:
+        update.weights[name] = tensor
+        return update
+
+    return spoil
+
+
+def fail(update: Update) -> Failure:
+    return Failure(update.site, update.round, "OSError: the scanner is on fire")
+
+
+def test_a_failing_site_is_named_and_the_round_goes_on_without_it(tmp_path: Path) -> None:
+    server = tiny_server(
+        tmp_path / "fails", tiny_recipe(), observer=(keeper := Keeper()), engine=spoiling("west", fail)
+    )
+    server.round()
+    assert keeper.refusals == [(0, "west", "failed: OSError: the scanner is on fire")]
+    assert keeper.events[0]["refused"] == {"west": "failed: OSError: the scanner is on fire"}
+    without = tiny_server(tmp_path / "without", tiny_recipe(), sizes={"north": 5, "south": 3})
+    without.round()
+    assert_same(server.state.weights, without.state.weights)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (with_weight("classifier.bias", torch.full((3,), float("nan"))), "'classifier.bias' holds NaN"),
+        (with_weight("classifier.bias", torch.full((3,), float("inf"))), "'classifier.bias' holds NaN or infinite"),
+        (with_weight("classifier.bias", torch.zeros(4)), "of shape (4,), expected torch.float32 of shape (3,)"),
+        (with_weight("classifier.bias", torch.zeros(3, dtype=torch.float64)), "torch.float64"),
+        (with_weight("classifier.bais", torch.zeros(3)), "did you mean 'classifier.bias'"),
+        (lambda u: (u.weights.pop("classifier.bias"), u)[1], "1 weights are missing, 'classifier.bias' first"),
+        (lambda u: (setattr(u, "round", 7), u)[1], "answers round 7, not round 0"),
+        (lambda u: (setattr(u, "samples", -1), u)[1], "-1 samples"),
+        (lambda u: (u.shared.update(odd={"images": torch.zeros(1)}), u)[1], "shares without declaring 'images'"),
+    ],
+)
+def test_a_bad_update_is_refused_with_its_reason(spoil, words: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    server = tiny_server(tmp_path, tiny_recipe(), observer=(keeper := Keeper()), engine=spoiling("south", spoil))
+    server.round()
+    ((_, site, reason),) = keeper.refusals
+    assert site == "south"
+    assert words in reason
+    assert all(t.isfinite().all() for t in server.state.weights.values())
+
+
+def test_below_the_quorum_the_run_stops_with_a_sentence_and_can_be_resumed(tmp_path: Path) -> None:
+    recipe = tiny_recipe(training={"quorum": 3})
+    with pytest.raises(PolyclinicError, match=r"Round 1 got 2 good updates of 3 sites, .*scanner.*--resume"):
+        tiny_server(tmp_path / "run", recipe, engine=spoiling("west", fail)).fit()
+    mended = tiny_server(tmp_path / "run", recipe)
+    mended.fit()
+    plain = tiny_server(tmp_path / "plain", recipe)
+    plain.fit()
+    assert_same(final_tensors(mended), final_tensors(plain))
+
+
+@pytest.mark.parametrize(("participation", "count"), [(1.0, 3), (0.5, 2), (0.34, 2), (0.1, 1), (2, 2), (9, 3)])
+def test_participation_is_a_share_or_a_number(participation: float, count: int, tmp_path: Path) -> None:
+    server = tiny_server(tmp_path, tiny_recipe(training={"participation": participation}))
+    drawn = [server.choose(number) for number in range(20)]
+    assert {len(sites) for sites in drawn} == {count}
+    assert all(sites == sorted(sites) for sites in drawn)
+    assert {site for sites in drawn for site in sites} == set(server.sites)
+    assert drawn == [server.choose(number) for number in range(20)]
+
+
+def test_partial_participation_resumes_to_the_same_result(tmp_path: Path) -> None:
+    recipe = tiny_recipe("fedbn", training={"participation": 2, "rounds": 4})
+    whole = tiny_server(tmp_path / "whole", recipe)
+    whole.fit()
+    first = tiny_server(tmp_path / "halves", recipe)
+    first.round()
+    first.round()
+    second = tiny_server(tmp_path / "halves", recipe)
+    second.fit()
+    assert_same(final_tensors(whole), final_tensors(second))
+
+
+class Scripted(InProcess):
+    """Validation scores from a list instead of images."""
+
+    scores: Sequence[float] = ()
+
+    def evaluate(self, broadcast: Broadcast, sites: Sequence[str], split: str, detailed: bool) -> Iterator[Evaluation]:
+        assert split == "val"
+        for offset, site in zip((0.1, -0.1, 0.0), sites, strict=True):
+            yield Evaluation(site, broadcast.round, 1, self.scores[broadcast.round] + offset)
+
+
+def scripted(folder: Path, scores: Sequence[float], **training: object) -> tuple[Server, Keeper]:
+    engine = type("One", (Scripted,), {"scores": scores})
+    keeper = Keeper()
+    recipe = tiny_recipe("fedbn", training={"rounds": len(scores), **training})
+    server = tiny_server(folder, recipe, observer=keeper, engine=engine)
+    server.fit()
+    return server, keeper
+
+
+def test_the_best_model_is_chosen_by_the_mean_of_validation_scores(tmp_path: Path) -> None:
+    server, keeper = scripted(tmp_path, [0.2, 0.6, 0.5, 0.6])
+    assert [event["best_round"] for event in keeper.events] == [0, 1, 1, 1]
+    assert server.state.best_dice == pytest.approx(0.6)
+    best, _, number = server.checkpoint.load_model("best")
+    last, _, newest = server.checkpoint.load_model("last")
+    assert (number, newest) == (1, 3)
+    assert not torch.equal(best["classifier.weight"], last["classifier.weight"])
+
+
+def test_kept_weights_of_the_best_round_are_found_again(tmp_path: Path) -> None:
+    """The best model of a FedBN site is global and kept weights of one and the same round."""
+    server, _ = scripted(tmp_path / "long", [0.2, 0.9, 0.5, 0.6])
+    short, _ = scripted(tmp_path / "short", [0.2, 0.9])
+    for name, site in server.engine.sites.items():  # type: ignore[attr-defined]
+        state = site.store.load(before=99)
+        assert state.best_round == 1
+        wanted = short.engine.sites[name].store.load(before=99).personal  # type: ignore[attr-defined]
+        assert_same(state.personal_at(1), wanted)
+
+
+def test_patience_stops_after_validations_without_a_better_one(tmp_path: Path) -> None:
+    server, keeper = scripted(tmp_path, [0.5, 0.4, 0.6, 0.6, 0.1, 0.9], patience=2)
+    assert len(keeper.events) == 5
+    assert server.state.best_round == 2
+
+
+def test_validation_happens_every_so_often_and_at_the_end(tmp_path: Path) -> None:
+    _, keeper = scripted(tmp_path, [0.1, 0.2, 0.3, 0.4, 0.5], validate_every=2)
+    assert [bool(event["validation"]["sites"]) for event in keeper.events] == [False, True, False, True, True]
+
+
+def test_an_event_tells_the_round(tmp_path: Path) -> None:
+    server = tiny_server(tmp_path, tiny_recipe("fedprox"), observer=(keeper := Keeper()))
+    server.round()
+    (event,) = keeper.events
+    assert event["samples"] == {"north": 5, "south": 3, "west": 1}
+    assert set(event["losses"]["north"]) == {"segmentation", "proximal"}
+    assert set(event["validation"]["sites"]) == {"north", "south", "west"}
+    size = sum(t.numel() * t.element_size() for t in server.state.weights.values())
+    assert event["bytes_up"] == event["bytes_down"] == dict.fromkeys(server.sites, size)
+    assert event["seconds"]["training"] > 0
+
+
+def test_streaming_never_holds_two_updates(tmp_path: Path) -> None:
+    """The next site starts only after the last update was used, so that memory does not grow with the sites."""
+    import gc
+    import weakref
+
+    alive: list[weakref.ref[Update]] = []
+
+    class Watching(InProcess):
+        def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
+            for answer in super().train(broadcast, sites):
+                gc.collect()
+                assert sum(reference() is not None for reference in alive) <= 1
+                alive.append(weakref.ref(answer))  # type: ignore[arg-type]
+                yield answer
+
+    sizes = {f"site{i}": 1 for i in range(6)}
+    tiny_server(tmp_path, tiny_recipe(), sizes=sizes, engine=Watching).round()
+    assert len(alive) == 6

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from polyclinic.errors import PolyclinicError
+from polyclinic.federation.checkpoint import Checkpoint, ServerState
+from polyclinic.federation.messages import Broadcast, Update, load_message, save_message
+from polyclinic.federation.store import SiteState, SiteStore
+from polyclinic.files import load_tensors, read_json, replacing, save_tensors, write_text
+
+
+def state(number: int) -> SiteState:
+    value = torch.full((2,), float(number))
+    return SiteState(number, 0, {"a.b": value}, {"a.b": value - 1}, {"a.b/exp_avg": value}, {"dr": {"t": value}})
+
+
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    store = SiteStore(tmp_path)
+    assert store.load(before=0) == SiteState()
+    store.save(state(0))
+    back = store.load(before=1)
+    assert (back.round, back.best_round) == (0, 0)
+    assert back.personal["a.b"].tolist() == [0, 0]
+    assert back.best["a.b"].tolist() == [-1, -1]
+    assert back.optimizer["a.b/exp_avg"].tolist() == [0, 0]
+    assert back.components["dr"]["t"].tolist() == [0, 0]
+
+
+def test_a_repeated_round_starts_from_the_state_before_it(tmp_path: Path) -> None:
+    store = SiteStore(tmp_path)
+    for number in (0, 3, 4):
+        store.save(state(number))
+    assert store.load(before=4).round == 3
+    assert store.load(before=5).round == 4
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["round-00003.safetensors", "round-00004.safetensors"]
+
+
+def test_best_kept_weights_are_noted_once_and_before_they_change() -> None:
+    memory = SiteState(4, None, {"n": torch.tensor(4.0)})
+    memory.note_best(4)
+    assert memory.personal_at(4)["n"] == 4
+    memory.round, memory.personal = 5, {"n": torch.tensor(5.0)}
+    memory.note_best(4)
+    assert memory.personal_at(4)["n"] == 4
+    assert memory.personal_at(None)["n"] == 5
+    memory.note_best(7)
+    assert memory.personal_at(7)["n"] == 5
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Broadcast(3, {"w": torch.ones(2, 2)}, {"cdpa": {"enc/1": torch.zeros(3)}}, best_round=2),
+        Update(
+            "north",
+            1,
+            {"w": torch.ones(2), "n": torch.tensor(4)},
+            5,
+            6,
+            {"gaa": {"gap": torch.tensor(1.5)}},
+            {"ce": 0.5},
+            1.25,
+        ),
+    ],
+)
+def test_messages_survive_a_disk(message: Broadcast | Update, tmp_path: Path) -> None:
+    save_message(tmp_path / "m.safetensors", message)
+    back = load_message(tmp_path / "m.safetensors")
+    assert type(back) is type(message)
+    plain = {k: v for k, v in vars(message).items() if k not in ("weights", "shared")}
+    assert {k: v for k, v in vars(back).items() if k not in ("weights", "shared")} == plain
+    assert back.bytes == message.bytes
+    assert back.weights.keys() == message.weights.keys()
+    for owner, tensors in message.shared.items():
+        assert all(torch.equal(back.shared[owner][n], t) for n, t in tensors.items())
+
+
+def test_a_checkpoint_comes_back_and_a_damaged_one_gets_a_sentence(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.load() is None
+    shared_storage = torch.arange(3.0)
+    saved = ServerState(
+        2, {"w.x": shared_storage}, {"cse": {"pool": torch.ones(2)}}, {"gaa": {"a": torch.ones(1)}}, 1, 0.5, 1, False
+    )
+    checkpoint.save(saved, True, {"n.x": shared_storage})
+    back = checkpoint.load()
+    assert back is not None
+    assert (back.round, back.best_round, back.best_dice, back.stale) == (2, 1, 0.5, 1)
+    assert back.weights["w.x"].tolist() == [0, 1, 2]
+    assert back.shared["cse"]["pool"].tolist() == [1, 1]
+    assert back.components["gaa"]["a"].tolist() == [1]
+    weights, unseen, number = checkpoint.load_model("best")
+    assert (weights.keys(), unseen.keys(), number) == ({"w.x"}, {"n.x"}, 1)
+    data = checkpoint.server.read_bytes()
+    checkpoint.server.write_bytes(data[: len(data) // 2])
+    with pytest.raises(PolyclinicError, match=r"server\.safetensors: not a readable safetensors file"):
+        checkpoint.load()
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+    path = tmp_path / "kept.safetensors"
+    save_tensors(path, {"a": torch.ones(1)}, {"round": 1})
+
+    def write_half() -> None:
+        with replacing(path) as temporary:
+            temporary.write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(PolyclinicError, match="No space left"):
+        write_half()
+    tensors, about = load_tensors(path)
+    assert tensors["a"].tolist() == [1]
+    assert about == {"round": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["kept.safetensors"]
+
+
+def test_damaged_json_gets_a_sentence(tmp_path: Path) -> None:
+    write_text(tmp_path / "x.json", "{")
+    with pytest.raises(PolyclinicError, match=r"x\.json: cannot be read as JSON"):
+        read_json(tmp_path / "x.json")

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from polyclinic.components import registry
+from polyclinic.components.base import Component
+from polyclinic.components.rounds import SiteRound
+from polyclinic.components.step import Step
+from polyclinic.data.sitedata import SiteData, pool
+from polyclinic.federation.batches import epoch_batches, steps_per_epoch
+from polyclinic.federation.bench import build_bench
+from polyclinic.federation.messages import Broadcast
+from polyclinic.federation.optimizers import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
+from polyclinic.federation.site import Site
+from polyclinic.federation.store import SiteStore
+from polyclinic.networks import load_weights
+from polyclinic.objective import segmentation_loss
+from polyclinic.recipe import TrainingSettings
+from support import Keeper, tiny_recipe, tiny_server, tiny_site, tiny_task
+
+
+@contextmanager
+def known(cls: type[Component]) -> Iterator[None]:
+    """Make a component known for one test."""
+    registry.components()
+    registry._COMPONENTS[cls.name] = cls
+    try:
+        yield
+    finally:
+        del registry._COMPONENTS[cls.name]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(1, 4))
+def test_batches_cover_what_they_should(labelled: int, unlabelled: int, size: int) -> None:
+    first, second = torch.arange(labelled), torch.arange(100, 100 + unlabelled)
+    batches = list(epoch_batches(first, second, size, torch.Generator().manual_seed(0)))
+    assert len(batches) == steps_per_epoch(labelled, unlabelled, size)
+    seen = torch.cat([a for a, _ in batches]) if batches else first
+    others = torch.cat([b for _, b in batches]) if batches else second
+    assert all(len(a) <= size and len(b) <= size for a, b in batches)
+    if not unlabelled:
+        assert sorted(seen.tolist()) == first.tolist()
+        return
+    assert set(seen.tolist()) <= set(first.tolist())
+    assert set(others.tolist()) <= set(second.tolist())
+    full = min(size, labelled), min(size, unlabelled)
+    assert all((len(a), len(b)) >= full for a, b in batches)
+    if len(others) >= unlabelled:
+        assert set(others.tolist()) == set(second.tolist())
+
+
+def test_a_round_is_the_plain_pytorch_loop(tmp_path: Path) -> None:
+    """FedAvg at a site, written out by hand: same batches, same steps, same weights, bit for bit."""
+    recipe = tiny_recipe(training={"clip_gradients": 0.5, "schedule": "cosine", "weight_decay": 0.01})
+    server = tiny_server(tmp_path, recipe)
+    (update,) = server.engine.train(Broadcast(1, server.state.weights), ["north"])
+    from polyclinic.seeds import generator_for
+
+    bench, data = build_bench(recipe, tiny_task()), tiny_site("north", 5)
+    network = bench.network.train()
+    load_weights(network, server.state.weights)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=0.01)
+    for epoch in range(2):
+        order = torch.randperm(5, generator=generator_for(0, "north", 1, "batches", epoch))
+        for index, rows in enumerate(order.split(2)):
+            progress = (1 + (epoch + index / 3) / 2) / 3
+            optimizer.param_groups[0]["lr"] = 0.01 * 0.5 * (1 + math.cos(math.pi * progress))
+            images, labels = data.images.batch(rows)
+            optimizer.zero_grad()
+            segmentation_loss(network(images), labels, "dice-ce", "count").backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 0.5)
+            optimizer.step()
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, update.weights[name]), name
+
+
+@pytest.mark.parametrize(("schedule", "middle"), [("constant", 1.0), ("cosine", 0.5), ("poly", 0.5**0.9)])
+def test_learning_rates(schedule: str, middle: float) -> None:
+    wanted = TrainingSettings(lr=1.0, schedule=schedule)  # type: ignore[arg-type]
+    assert learning_rate(wanted, 0.0) == 1.0
+    assert learning_rate(wanted, 0.5) == pytest.approx(middle)
+    assert schedule == "constant" or learning_rate(wanted, 0.999) < 0.01
+
+
+@pytest.mark.parametrize(("kind", "momentum"), [("sgd", 0.0), ("sgd", 0.9), ("adam", 0.0), ("adamw", 0.0)])
+def test_optimiser_state_survives_as_named_tensors(kind: str, momentum: float) -> None:
+    wanted = TrainingSettings(optimizer=kind, momentum=momentum, lr=0.1)  # type: ignore[arg-type]
+
+    def steps(first: int, second: int) -> Tensor:
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.randn(3))
+        names = {"layer.weight": weight}
+        optimizer = build_optimizer(names, wanted)
+        for count in (first, second):
+            for _ in range(count):
+                optimizer.zero_grad()
+                (weight.sin().sum() * 3).backward()
+                optimizer.step()
+            saved = {n: t.clone() for n, t in optimizer_tensors(optimizer, names).items()}
+            optimizer = build_optimizer(names, wanted)
+            restore_optimizer(optimizer, names, saved)
+        return weight.detach()
+
+    assert torch.equal(steps(5, 0), steps(2, 3))
+
+
+def second_round(tmp_path: Path, skipped: int = 0, **policies: str) -> tuple[dict[str, Tensor], SiteStore]:
+    """Weights after two rounds at one site, with rounds in between that it skips."""
+    bench = build_bench(tiny_recipe(training={"rounds": 9}, policies=policies), tiny_task())
+    store = SiteStore(tmp_path / "-".join([str(skipped), *policies.values()]))
+    site = Site(tiny_site("north", 4), store)
+    first = site.train(bench, Broadcast(0, bench.exchanged_weights()))
+    return site.train(bench, Broadcast(1 + skipped, first.weights)).weights, store
+
+
+def test_optimiser_state_is_kept_or_reset_by_policy(tmp_path: Path) -> None:
+    kept, store = second_round(tmp_path, optimizer_state="keep")
+    reset, empty = second_round(tmp_path, optimizer_state="reset")
+    assert not torch.equal(kept["classifier.weight"], reset["classifier.weight"])
+    assert int(store.load(before=9).optimizer["classifier.weight/step"]) == 8
+    assert empty.load(before=9).optimizer == {}
+
+
+def test_a_site_that_skipped_rounds_comes_back_as_the_policy_says(tmp_path: Path) -> None:
+    _, kept = second_round(tmp_path, skipped=3, skipped_rounds="keep")
+    _, reset = second_round(tmp_path, skipped=3, skipped_rounds="reset")
+    _, present = second_round(tmp_path, skipped=0, skipped_rounds="reset")
+    counts = [int(s.load(before=9).optimizer["classifier.weight/step"]) for s in (kept, reset, present)]
+    assert counts == [8, 4, 8]
+
+
+class Everything(Component):
+    """Uses every hook of the site half and writes down the order."""
+
+    name = "everything"
+    level = "objective"
+    wants_unlabelled = True
+    calls: list[str] = []  # noqa: RUF012
+    seen: dict[str, Any] = {}  # noqa: RUF012
+
+    def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:
+        self.calls.append("receive")
+        self.teacher = site.frozen()
+        self.seen["teacher"] = all(torch.equal(self.teacher.state_dict()[n], t) for n, t in site.received.items())
+
+    def on_images(self, step: Step) -> None:
+        self.calls.append("on_images")
+        assert step.weak is not None
+        assert step.strong is not None
+        step.images = step.images * 0.5
+
+    def loss(self, step: Step) -> dict[str, Tensor]:
+        self.calls.append("loss")
+        assert len(step.output.logits) == len(step.images) + len(step.strong)  # type: ignore[arg-type]
+        self.seen["rows"] = (len(step.labelled.logits), len(step.unlabelled.logits))
+        return {"unlabelled": step.unlabelled.logits.square().mean()}
+
+    def on_gradients(self, step: Step) -> None:
+        self.calls.append("on_gradients")
+        before = [p.grad.clone() for p in step.network.parameters() if p.grad is not None]
+        step.recompute()
+        after = [p.grad for p in step.network.parameters() if p.grad is not None]
+        self.seen["same"] = all(torch.allclose(a, b, atol=1e-5) for a, b in zip(before, after, strict=True))
+
+    def after_step(self, step: Step) -> None:
+        self.calls.append("after_step")
+        self.state["count"] = self.state.get("count", torch.tensor(0)) + 1
+
+    def after_epoch(self, step: Step) -> None:
+        self.calls.append("after_epoch")
+
+    def share(self, site: SiteRound) -> dict[str, Tensor]:
+        self.calls.append("share")
+        self.seen["walked"] = sorted(int(i) for rows, _, _ in site.batches() for i in rows)
+        self.seen["steps"] = site.steps
+        return {}
+
+
+def test_hooks_run_in_order_with_one_forward_for_labelled_and_unlabelled(tmp_path: Path) -> None:
+    labelled, unlabelled = tiny_site("north", 4), tiny_site("north", 4, labelled=False)
+    data = pool([labelled, unlabelled], "north")
+    with known(Everything):
+        recipe = tiny_recipe("fedavg+everything", training={"local_epochs": 1, "batch_size": 4})
+        bench = build_bench(recipe, tiny_task())
+        Everything.calls.clear()
+        update = Site(SiteData("north", data.images, data.splits), SiteStore(tmp_path)).train(
+            bench, Broadcast(0, bench.exchanged_weights())
+        )
+    once = ["on_images", "loss", "on_gradients", "loss", "after_step"]
+    assert Everything.calls == ["receive", *once, *once, "after_epoch", "share"]
+    assert Everything.seen["rows"] == (4, 4)
+    assert Everything.seen["same"]
+    assert Everything.seen["teacher"]
+    assert Everything.seen["walked"] == [0, 1, 2, 3, 6, 7, 8, 9]
+    assert Everything.seen["steps"] == update.steps == 2
+    assert update.samples == 8
+    assert int(SiteStore(tmp_path).load(before=1).components["everything"]["count"]) == 2
+
+
+def test_a_site_with_only_unlabelled_images_takes_part_when_a_component_learns_from_them(tmp_path: Path) -> None:
+    with known(Everything):
+        bench = build_bench(tiny_recipe("fedavg+everything"), tiny_task())
+        site = Site(tiny_site("north", 3, labelled=False), SiteStore(tmp_path))
+        update = site.train(bench, Broadcast(0, bench.exchanged_weights()))
+    assert set(update.losses) == {"unlabelled"}
+    assert Everything.seen["rows"] == (0, 2)
+
+
+def test_a_divergent_site_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
+    class Explode(Component):
+        """Infinite loss at one site."""
+
+        name = "explode"
+        level = "objective"
+
+        def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:
+            self.bad = site.site == "south"
+
+        def loss(self, step: Step) -> dict[str, Tensor]:
+            return {"explode": step.output.logits.sum() * (float("inf") if self.bad else 0.0)}
+
+    with known(Explode):
+        keeper = Keeper()
+        server = tiny_server(tmp_path, tiny_recipe("fedavg+explode"), observer=keeper)
+        server.round()
+    ((_, site, reason),) = keeper.refusals
+    assert site == "south"
+    assert "NaN or infinite" in reason
+    assert all(t.isfinite().all() for t in server.state.weights.values())
+
+
+def test_pooled_data_is_the_sites_data_in_order() -> None:
+    sites = [tiny_site("north", 3), tiny_site("south", 2)]
+    pooled = pool(sites, "pooled")
+    assert pooled.splits["train"].tolist() == [0, 1, 2, 5, 6]
+    images, labels = pooled.images.batch(torch.tensor([5, 1, 6]))
+    wanted = [sites[1].images.batch(torch.tensor([0, 1])), sites[0].images.batch(torch.tensor([1]))]
+    assert torch.equal(images, torch.stack([wanted[0][0][0], wanted[1][0][0], wanted[0][0][1]]))
+    assert torch.equal(labels[1], wanted[1][1][0])
+    assert pooled.images.uniform
+    assert len(pooled.images) == 9

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyclinic.data.federation import Task
+from polyclinic.errors import PolyclinicError
+from polyclinic.networks import build_network, load_weights, parameter_count
+from polyclinic.recipe import NetworkSettings
+
+RGB = Task(("background", "nucleus"), 3, 2)
+
+
+def test_parameter_counts_are_those_of_the_papers_networks() -> None:
+    """FedBCS's U-Net without FSR and fusion, and PathFL's as deduced from its Table 10."""
+    fedbcs = NetworkSettings(width=32, depth=4, norm="batch-nostats", bias=False)
+    assert parameter_count(build_network(RGB, fedbcs, 0)) == 7_757_186
+    pathfl = NetworkSettings(width=32, depth=3, norm="group", upsample="linear")
+    assert parameter_count(build_network(RGB, pathfl, 0)) == 1_949_730
+
+
+@pytest.mark.parametrize("norm", ["instance", "batch", "group", "batch-nostats"])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_one_pass_gives_pyramid_decoder_and_logits(norm: str, dims: int) -> None:
+    network = build_network(Task(("a", "b", "c"), 2, dims), NetworkSettings(width=4, depth=2, norm=norm), 0)
+    images = torch.rand(2, 2, *[16] * dims)
+    features = network.features(images)
+    assert [f.shape[1] for f in features.encoder] == [4, 8, 16]
+    assert [f.shape[2] for f in features.encoder] == [16, 8, 4]
+    assert [f.shape[1] for f in features.decoder] == [8, 4]
+    assert [f.shape[2] for f in features.decoder] == [8, 16]
+    assert features.logits.shape == (2, 3, *[16] * dims)
+    network.eval()
+    features = network.features(images)
+    again = network.head(network.decode(network.encode(images))[-1])
+    assert torch.equal(features.logits, again)
+    assert torch.equal(network(images), again)
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(9, 40), st.integers(9, 40), st.sampled_from(["deconv", "linear"]))
+def test_sizes_need_not_divide(height: int, width: int, upsample: str) -> None:
+    network = build_network(RGB, NetworkSettings(width=2, depth=2, upsample=upsample), 0)
+    assert network(torch.rand(1, 3, height, width)).shape == (1, 2, height, width)
+
+
+def test_every_weight_is_in_exactly_one_stage_with_taps_and_extras() -> None:
+    network = build_network(RGB, NetworkSettings(width=4, depth=2, norm="batch"), 0)
+    network.insert("encoder1", "scale", torch.nn.BatchNorm2d(8))
+    network.insert("input", "scale", torch.nn.BatchNorm2d(3))
+    network.extras["projection"] = torch.nn.Linear(3, 3)
+    stages = network.stages()
+    names = [name for stage in stages.values() for name in stage]
+    assert sorted(names) == sorted(network.state_dict())
+    assert list(stages) == ["encoder0", "encoder1", "bottleneck", "decoder1", "decoder0", "head"]
+    assert "taps.encoder1.scale.weight" in stages["encoder1"]
+    assert all(stages.values())
+
+
+@pytest.mark.parametrize("tap", ["input", "encoder0", "encoder1", "bottleneck", "decoder1", "decoder0"])
+def test_a_module_at_a_tap_acts_in_the_forward_pass(tap: str) -> None:
+    class Zero(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(x.shape[1])
+            return x * 0
+
+    seen: list[int] = []
+    network = build_network(RGB, NetworkSettings(width=4, depth=2), 0)
+    images = torch.rand(1, 3, 16, 16)
+    before = network(images)
+    network.insert(tap, "zero", Zero())
+    assert not torch.equal(before, network(images))
+    assert seen == [network.widths[tap]]
+    with pytest.raises(ValueError, match="no tap 'encodr1' in this network, did you mean 'encoder1'"):
+        network.insert("encodr1", "zero", Zero())
+
+
+def test_norm_layers_are_found_by_type() -> None:
+    network = build_network(RGB, NetworkSettings(width=4, depth=1, norm="batch"), 0)
+    norms, buffers = network.norm_names(), network.buffer_names()
+    assert len(norms) == 6 * 5
+    assert buffers < norms
+    assert {n.rpartition(".")[2] for n in buffers} == {"running_mean", "running_var", "num_batches_tracked"}
+    plain = build_network(RGB, NetworkSettings(width=4, depth=1, norm="batch-nostats"), 0)
+    assert not plain.norm_names()
+
+
+def test_weights_depend_on_the_seed_alone_and_leave_the_global_generator_alone() -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    first = build_network(RGB, NetworkSettings(width=2, depth=1), 3).state_dict()
+    assert torch.equal(torch.rand(1), expected)
+    torch.manual_seed(2)
+    second = build_network(RGB, NetworkSettings(width=2, depth=1), 3).state_dict()
+    other = build_network(RGB, NetworkSettings(width=2, depth=1), 4).state_dict()
+    assert all(torch.equal(first[n], second[n]) for n in first)
+    assert not all(torch.equal(first[n], other[n]) for n in first)
+
+
+def test_loading_copies_into_the_network_and_keeps_what_is_not_named() -> None:
+    network = build_network(RGB, NetworkSettings(width=2, depth=1), 0)
+    pointer, bias = network.classifier.weight.data_ptr(), network.classifier.bias.clone()
+    load_weights(network, {"classifier.weight": torch.ones_like(network.classifier.weight)})
+    assert network.classifier.weight.data_ptr() == pointer
+    assert bool((network.classifier.weight == 1).all())
+    assert torch.equal(network.classifier.bias, bias)
+    with pytest.raises(KeyError):
+        load_weights(network, {"nothing": torch.ones(1)})
+
+
+def test_an_unknown_network_is_a_sentence() -> None:
+    with pytest.raises(PolyclinicError, match=r"network\.name = 'unett' is not a network, did you mean 'unet'"):
+        build_network(RGB, NetworkSettings(name="unett"), 0)

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from polyclinic.errors import PolyclinicError
+from polyclinic.recipe import Recipe
+from polyclinic.recipe_files import changed_keys, load_recipe, make_recipe, recipe_text, shipped_recipes
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "recipe.toml"
+    path.write_text(text)
+    return path
+
+
+def test_everything_but_the_federation_has_a_default(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path, 'federation = "demo:nuclei"'))
+    assert recipe == Recipe(federation="demo:nuclei")
+    with pytest.raises(PolyclinicError, match="'federation' is missing"):
+        load_recipe(write(tmp_path, "seed = 1"))
+
+
+def test_the_recipe_of_the_readme_is_accepted(tmp_path: Path) -> None:
+    text = """
+        federation = "demo:nuclei"
+        method = "fedavg"
+        seed = 0
+        [data]
+        size = [64, 64]
+        intensity = "zero-one"
+        [network]
+        name = "unet"
+        width = 16
+        depth = 4
+        norm = "instance"
+        [training]
+        rounds = 20
+        local_epochs = 1
+        batch_size = 6
+        optimizer = "adam"
+        lr = 1e-3
+        [protocol]
+        kind = "own-test"
+        [engine]
+        name = "inprocess"
+    """
+    recipe = load_recipe(write(tmp_path, text))
+    assert recipe.data.size == (64, 64)
+    assert recipe.training.lr == 1e-3
+
+
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+def test_shipped_recipes_are_valid(name: str) -> None:
+    load_recipe(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('federation = "x"\nmetod = "fedavg"', ["unknown key 'metod'", "did you mean 'method'?"]),
+        ('federation = "x"\n[training]\nround = 3', ["unknown key 'training.round'", "'rounds'"]),
+        ('federation = "x"\n[training]\nlr = -1', ["training.lr = -1", "greater than 0"]),
+        ('federation = "x"\n[training]\noptimizer = "lion"', ["training.optimizer = 'lion'", "adamw"]),
+        ('federation = "x"\n[data]\nsplit = [0.5, 0.1, 0.1]', ["data", "sum to 1"]),
+        ('federation = "x"\n[data]\nsize = [64]', ["data.size"]),
+        ('federation = "x"\ntraining = 3', ["training = 3"]),
+        ("federation = ", ["recipe.toml", "TOML"]),
+    ],
+)
+def test_a_wrong_recipe_gets_one_sentence(tmp_path: Path, text: str, words: list[str]) -> None:
+    with pytest.raises(PolyclinicError) as caught:
+        load_recipe(write(tmp_path, text))
+    message = str(caught.value)
+    assert all(word in message for word in words), message
+    assert "\n" not in message
+
+
+def test_overrides_reach_any_key_and_take_words_as_strings(tmp_path: Path) -> None:
+    path = write(tmp_path, 'federation = "demo:nuclei"\n[training]\nrounds = 9')
+    overrides = ["training.rounds=5", "network.norm=batch", "data.size=[32, 48]", "seed=7", "method=fedprox(mu=0.1)"]
+    recipe = load_recipe(path, overrides)
+    assert recipe.training.rounds == 5
+    assert recipe.network.norm == "batch"
+    assert recipe.data.size == (32, 48)
+    assert (recipe.seed, recipe.method) == (7, "fedprox(mu=0.1)")
+    assert load_recipe(path, overrides, method="fedbn").method == "fedbn"
+
+
+@pytest.mark.parametrize("text", ["training.rounds", "=3", "seed.x=3", "training.rouns=3"])
+def test_a_wrong_override_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(PolyclinicError):
+        load_recipe(write(tmp_path, 'federation = "demo:nuclei"\nseed = 1'), [text])
+
+
+def test_resolved_text_reads_back_as_the_same_recipe(tmp_path: Path) -> None:
+    recipe = make_recipe({"federation": "demo:nuclei", "data": {"patch": [32, 32]}, "training": {"patience": 3}})
+    text = recipe_text(recipe)
+    assert load_recipe(write(tmp_path, text)) == recipe
+    assert tomllib.loads(text)["training"]["batch_size"] == 6
+
+
+def test_changed_keys_names_what_differs() -> None:
+    one = make_recipe({"federation": "demo:nuclei"})
+    other = make_recipe({"federation": "demo:nuclei", "seed": 2, "training": {"lr": 0.1}})
+    assert changed_keys(one, other) == ["seed", "training.lr"]
+
+
+def test_a_federation_beside_the_recipe_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    path = write(tmp_path, 'federation = "mine"\nplugins = ["idea.py"]')
+    (tmp_path / "idea.py").touch()
+    monkeypatch.chdir("/")
+    recipe = load_recipe(path)
+    assert recipe.federation == str(tmp_path / "mine")
+    assert recipe.plugins == (str(tmp_path / "idea.py"),)
+
+
+def test_an_unknown_recipe_suggests_a_shipped_one() -> None:
+    with pytest.raises(PolyclinicError, match="did you mean 'demo-nuclei'"):
+        load_recipe("demo-nuclie")

@@ -141,7 +141,7 @@ class PolicySettings(Section):
 
     buffers: Literal["average", "keep", "largest"] = Field(
         "average",
-        description="floating buffers: averaged, kept at the site, or the largest site's; integers are always the latter",
+        description="floating buffers: averaged, kept at the site, or the largest site's; integers are always those",
     )
     optimizer_state: Literal["keep", "reset"] = Field("keep", description="a site's optimiser state between rounds")
     skipped_rounds: Literal["keep", "reset"] = Field(

@@ -174,12 +174,13 @@ def test_volumes_are_turned_to_ras_unless_told_otherwise(tmp_path: Path) -> None
 
 def test_resampling_to_a_spacing(tmp_path: Path) -> None:
     ramp = np.broadcast_to(np.arange(5, dtype=np.float32)[:, None, None], (5, 4, 3)).copy()
-    item = volume(tmp_path, ramp, (ramp > 1.5).astype(np.uint8), affine=np.diag([2.0, 1, 1, 1]))
+    label = 2 * (ramp > 1.5)  # an interpolation would give 1
+    item = volume(tmp_path, ramp, label, affine=np.diag([2.0, 1, 1, 1]))
     prepared = prepare(item, federation(3, item), DataSettings(intensity="none", spacing=(1, 1, 1)))[0]
     np.testing.assert_allclose(prepared.image[0, :, 0, 0], np.arange(9) / 2, atol=1e-5)
     assert prepared.spacing == pytest.approx((1, 1, 1))
     assert prepared.label is not None
-    assert set(prepared.label.unique().tolist()) == {0, 1}
+    assert set(prepared.label.unique().tolist()) == {0, 2}
 
 
 def test_a_spacing_needs_files_that_know_theirs(tmp_path: Path) -> None:

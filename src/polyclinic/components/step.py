@@ -16,8 +16,8 @@ class Step:
     """The batch, the network's single forward pass over it, and where in the training it happens.
 
     ``images`` is ``(labelled, channel, *spatial)`` with ``labels`` ``(labelled, *spatial)``; both have no rows at a
-    site that only has unlabelled images. ``weak`` and ``strong`` are two views with one geometry of the unlabelled batch,
-    ``(unlabelled, channel, *spatial)``, or ``None`` when no component of the method wants them.
+    site that only has unlabelled images. ``weak`` and ``strong`` are two views with one geometry of the unlabelled
+    batch, ``(unlabelled, channel, *spatial)``, or ``None`` when no component of the method wants them.
     """
 
     network: SegmentationNetwork

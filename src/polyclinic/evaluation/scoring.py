@@ -34,7 +34,7 @@ def score_quickly(bench: Bench, data: SiteData, split: str, round_number: int) -
 
 
 def score_cases(bench: Bench, data: SiteData, split: str, round_number: int) -> Evaluation:
-    """Every metric of every case and class, for the test. Slices of a volume are stacked unless the recipe forbids it."""
+    """Every metric of every case and class, for the test. Slices of a volume are stacked by default."""
     rows: list[dict[str, Any]] = []
     images = 0
     for sample, prediction, truth, spacing in _cases(bench, data, split):

@@ -1,0 +1,176 @@
+"""What polyclinic costs over a bare PyTorch loop that takes the same steps.
+
+Six sites, FedAvg, a U-Net of 1.9 M weights, images in memory. The bare loop and polyclinic take turns, round by round,
+so that a noisy machine disturbs both alike; after the rounds the two must hold the same weights, bit for bit. Peak
+memory is that of two fresh processes with 10 and with 100 small sites.
+
+    python benchmarks/overhead.py                 # writes benchmarks/overhead.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from polyclinic.data.federation import Task
+from polyclinic.data.imageset import ImageSet, Sample
+from polyclinic.data.sitedata import SiteData
+from polyclinic.engines.inprocess import InProcess
+from polyclinic.federation.bench import build_bench
+from polyclinic.federation.observer import Observer
+from polyclinic.federation.server import Server
+from polyclinic.federation.site import Site
+from polyclinic.federation.store import SiteStore
+from polyclinic.networks import build_network, parameter_count
+from polyclinic.objective import segmentation_loss
+from polyclinic.recipe import Recipe
+from polyclinic.recipe_files import make_recipe
+from polyclinic.seeds import generator_for
+
+TASK = Task(("background", "nucleus"), 3, 2)
+
+
+def recipe_for(rounds: int, optimizer: str = "adam") -> Recipe:
+    return make_recipe(
+        {
+            "federation": "memory",
+            "network": {"width": 16, "depth": 4, "norm": "instance"},
+            "training": {"rounds": rounds, "batch_size": 6, "optimizer": optimizer, "validate_every": rounds + 1},
+            "engine": {"device": "cpu"},
+        }
+    )
+
+
+def synthetic_site(name: str, images: int) -> SiteData:
+    generator = generator_for(0, name)
+    pixels = torch.rand(images, 3, 64, 64, generator=generator)
+    labels = (pixels.mean(1) > 0.5).to(torch.uint8)
+    samples = [Sample(name, str(i), str(i), None, None, None) for i in range(images)]
+    every, none = torch.arange(images), torch.empty(0, dtype=torch.long)
+    whole = ImageSet(pixels, labels, torch.ones(images, dtype=torch.bool), samples)
+    return SiteData(name, whole, {"train": every, "val": none, "test": none})
+
+
+def make_server(folder: Path, recipe: Recipe, sites: list[SiteData]) -> Server:
+    bench = build_bench(recipe, TASK)
+    held = {one.site: Site(one, SiteStore(folder / one.site)) for one in sites}
+    return Server(bench, InProcess(bench, held), list(held), folder, Observer())
+
+
+class BareLoop:
+    """FedAvg as one would write it in a notebook: no files, no checks, no hooks."""
+
+    def __init__(self, recipe: Recipe, sites: list[SiteData]) -> None:
+        self.sites, self.seed = sorted(sites, key=lambda one: one.site), recipe.seed
+        self.network = build_network(TASK, recipe.network, recipe.seed)
+        self.weights = {n: t.clone() for n, t in self.network.state_dict().items()}
+        self.memory: dict[str, dict] = {}
+        self.batch_size = recipe.training.batch_size
+
+    def round(self, number: int) -> None:
+        sums = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in self.weights.items()}
+        total = 0
+        for site in self.sites:
+            self.network.load_state_dict(self.weights)
+            optimizer = torch.optim.Adam(self.network.parameters(), lr=1e-3)
+            if site.site in self.memory:
+                optimizer.load_state_dict(self.memory[site.site])
+            self.network.train()
+            order = torch.randperm(len(site.images), generator=generator_for(self.seed, site.site, number, "batches", 0))
+            for rows in order.split(self.batch_size):
+                images, labels = site.images.batch(rows)
+                optimizer.zero_grad()
+                segmentation_loss(self.network(images), labels, "dice-ce", "count").backward()
+                optimizer.step()
+            self.memory[site.site] = optimizer.state_dict()
+            for name, tensor in self.network.state_dict().items():
+                sums[name].add_(tensor, alpha=len(site.images))
+            total += len(site.images)
+        self.weights = {n: t.div(total).float() for n, t in sums.items()}
+
+
+def compare_rounds(rounds: int, images: int) -> dict[str, float]:
+    recipe = recipe_for(rounds)
+    sites = [synthetic_site(f"site{i}", images) for i in range(6)]
+    with tempfile.TemporaryDirectory() as folder:
+        server, bare = make_server(Path(folder), recipe, sites), BareLoop(recipe, sites)
+        ours, theirs = [], []
+        for number in range(rounds):
+            for which in (0, 1) if number % 2 else (1, 0):
+                started = time.perf_counter()
+                server.round() if which else bare.round(number)
+                (ours if which else theirs).append(time.perf_counter() - started)
+        same = all(torch.equal(server.state.weights[n], t) for n, t in bare.weights.items())
+        assert same, "polyclinic and the bare loop disagree"
+    ratios = [a / b for a, b in zip(ours[1:], theirs[1:], strict=True)]
+    return {
+        "bare": statistics.median(theirs[1:]),
+        "polyclinic": statistics.median(ours[1:]),
+        "ratio": statistics.median(ratios),
+        "steps": 6 * -(-images // 6),
+    }
+
+
+def peak_memory(sites: int) -> float:
+    """Peak resident memory in MiB of a fresh process that trains two rounds with this many sites of six images."""
+    output = subprocess.run(
+        [sys.executable, __file__, "--memory-of", str(sites)], check=True, capture_output=True, text=True
+    )
+    return float(json.loads(output.stdout)["mib"])
+
+
+def measure_memory(count: int) -> None:
+    sites = [synthetic_site(f"site{i:03d}", 6) for i in range(count)]
+    with tempfile.TemporaryDirectory() as folder:
+        make_server(Path(folder), recipe_for(2), sites).fit()
+    print(json.dumps({"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--images", type=int, default=60, help="images at each of the six sites")
+    parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.memory_of:
+        measure_memory(arguments.memory_of)
+        return
+    times = compare_rounds(arguments.rounds, arguments.images)
+    few, many = peak_memory(10), peak_memory(100)
+    weights = parameter_count(build_network(TASK, recipe_for(1).network, 0))
+    table = f"""# Overhead
+
+Made by `python benchmarks/overhead.py --rounds {arguments.rounds} --images {arguments.images}` with torch
+{torch.__version__}, one thread, {platform.machine()}. FedAvg, 6 sites of {arguments.images} RGB images of 64x64, batch
+6, Adam, U-Net of {weights / 1e6:.2f} M weights. Bare loop and polyclinic alternate round by round; both end with the
+same weights, bit for bit (asserted). Medians of {arguments.rounds - 1} rounds.
+
+| | seconds a round ({times["steps"]:.0f} steps) |
+|---|---:|
+| bare PyTorch loop | {times["bare"]:.3f} |
+| polyclinic (checks, hooks, checkpoint and every site's state on disk each round) | {times["polyclinic"]:.3f} |
+| **ratio** (median of the rounds' ratios; wanted: at most 1.05) | **{times["ratio"]:.3f}** |
+
+| sites of 6 images | peak memory (MiB) |
+|---|---:|
+| 10 | {few:.0f} |
+| 100 | {many:.0f} |
+| **ratio** (wanted: at most 1.20) | **{many / few:.3f}** |
+"""
+    Path(__file__).with_suffix(".md").write_text(table)
+    print(table)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -151,3 +155,54 @@ def write_tiny_federation(folder: Path, sizes: dict[str, int] | None = None, siz
             Image.fromarray(image.clip(0, 255).astype(np.uint8)).save(folder / site / "images" / f"case{index}.png")
             Image.fromarray(mask.astype(np.uint8)).save(folder / site / "labels" / f"case{index}.png")
     return folder
+
+
+def write_tiny_recipe(path: Path, federation: Path, **training: object) -> Path:
+    """A recipe file for ``write_tiny_federation``: three rounds that take a fraction of a second."""
+    settings = {"rounds": 3, "local_epochs": 2, "batch_size": 2, "lr": 0.02, **training}
+    lines = [f'federation = "{federation}"', "[network]", "width = 2", "depth = 1", 'norm = "batch"', "[training]"]
+    path.write_text("\n".join([*lines, *(f"{key} = {value}" for key, value in settings.items())]) + "\n")
+    return path
+
+
+def write_volumes(
+    folder: Path, affine: np.ndarray, dims: int = 3, shape: tuple[int, ...] = (8, 12, 10), sites: str = "ab", count: int = 3
+) -> Path:
+    """A federation of NIfTI volumes: a bright ball off the centre, dark elsewhere, labelled."""
+    import nibabel
+
+    folder.mkdir(parents=True)
+    (folder / "federation.toml").write_text(f'classes = ["background", "ball"]\nspatial_dims = {dims}\n')
+    grid = np.stack(np.mgrid[tuple(slice(size) for size in shape)])
+    for number, site in enumerate(sites):
+        for part in ("images", "labels"):
+            (folder / site / part).mkdir(parents=True)
+        for index in range(count):
+            rng = np.random.default_rng(10 * number + index)
+            centre = np.array([3, 4 + index % 3, 6]).reshape(3, 1, 1, 1)
+            ball = ((grid - centre) ** 2).sum(0) < 9
+            image = (rng.uniform(0, 30, shape) + 70 * ball).astype(np.float32)
+            nibabel.save(nibabel.Nifti1Image(image, affine), folder / site / "images" / f"v{index}.nii.gz")
+            nibabel.save(nibabel.Nifti1Image(ball.astype(np.uint8), affine), folder / site / "labels" / f"v{index}.nii.gz")
+    return folder
+
+
+class Called(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+def call(*arguments: object) -> Called:
+    """The command line in this process, its error handler and exit code included."""
+    from polyclinic.cli import main
+
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with redirect_stdout(out), redirect_stderr(err), patch.object(sys, "argv", ["polyclinic", *map(str, arguments)]):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    return Called(code, out.getvalue(), err.getvalue())

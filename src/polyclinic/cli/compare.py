@@ -17,7 +17,8 @@ def compare(
     methods: Annotated[str, typer.Option("--methods", help="Methods or expressions, separated by commas.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the grid; started again, it goes on.")],
     seeds: Annotated[
-        str, typer.Option("--seeds", help="How many seeds (3: the recipe's and the next two), or a list such as 0,7,42.")
+        str,
+        typer.Option("--seeds", help="How many seeds (3: the recipe's and the next two), or a list such as 0,7,42."),
     ] = "3",
     overrides: SetOption = None,
     metric: Annotated[str, typer.Option("--metric", help="The metric of the table.")] = "dice",
@@ -36,7 +37,9 @@ def compare(
     try:
         table = run_grid(plan, metric=metric, jobs=jobs, screen=ScreenObserver)
     except KeyboardInterrupt:
-        typer.echo(f"Interrupted. Finished runs are kept; go on with:\n  {shlex.join(['polyclinic', *sys.argv[1:]])}", err=True)
+        typer.echo(
+            f"Interrupted. Finished runs are kept; go on with:\n  {shlex.join(['polyclinic', *sys.argv[1:]])}", err=True
+        )
         raise typer.Exit(130) from None
     print_comparison(table)
     typer.echo(f"Table: {out / 'table.md'} and {out / 'table.csv'}; run folders: {out}")

@@ -21,11 +21,15 @@ def methods(json_output: JsonOption = False) -> None:
         typer.echo(json.dumps({"methods": listed, "components": parts}, indent=2))
         return
     console = Console()
-    table = Table("method", "components", "paper", title="Methods", title_justify="left")
+    table = Table("method", "what it does", title="Methods", title_justify="left")
+    table.add_column("components", overflow="fold", min_width=32)
     for row in listed:
-        table.add_row(row["method"], row["expression"], f"{row['paper']} {row['year'] or ''}".strip() or row["summary"])
+        paper = f"\n[dim]{row['paper']} {row['year'] or ''}".rstrip() + "[/dim]" if row["paper"] else ""
+        table.add_row(row["method"], row["summary"] + paper, row["expression"].replace(" + ", "\n+ "))
     console.print(table)
-    table = Table("component", "level", "settings", "paper", title="Components", title_justify="left")
+    table = Table("component", "level", title="Components", title_justify="left")
+    table.add_column("settings", overflow="fold")
+    table.add_column("paper")
     for row in parts:
         settings = ", ".join(f"{s['name']}={s['default']}" for s in row["settings"]) or "-"
         table.add_row(row["component"], row["level"], settings, row["paper"] or "-")

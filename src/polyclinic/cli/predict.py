@@ -18,7 +18,10 @@ def predict(
     part: Annotated[
         str | None, typer.Option("--part", help="Which training, for protocols with several (without-x, fold-1).")
     ] = None,
-    model: Annotated[str, typer.Option("--model", help="best (on validation data) or last.")] = "best",
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="best (on validation data) or last. [default: the one that was tested]"),
+    ] = None,
 ) -> None:
     """Segment images with the model of a run: masks in the images' own format and geometry."""
     from rich.console import Console
@@ -27,7 +30,7 @@ def predict(
     from polyclinic.errors import PolyclinicError
     from polyclinic.runs.predict import predict as segment
 
-    if model not in ("best", "last"):
+    if model not in (None, "best", "last"):
         raise PolyclinicError(f"--model {model}: expected best or last.")
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:

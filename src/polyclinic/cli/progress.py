@@ -7,7 +7,15 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from polyclinic.federation.observer import Observer
 
@@ -16,7 +24,7 @@ class ScreenObserver(Observer):
     """Shows rounds, the site at work and the validation Dice. Writes to stderr, so that stdout stays for results."""
 
     def __init__(self, title: str) -> None:
-        self.title = title
+        self.title = self.name = title
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
         self.rounds = 0
         self.bar = Progress(
@@ -45,10 +53,12 @@ class ScreenObserver(Observer):
     def on_start(self, part: str, sites: Sequence[str], rounds: int, done: int) -> None:
         """A new bar for every part of the protocol."""
         self.rounds = rounds
-        name = self.title if part == "all" else f"{self.title} {part}"
+        self.name = name = self.title if part == "all" else f"{self.title} {part}"
         if done:
             self.console.print(f"{name}: resumed after round {done} of {rounds}")
-        self.task = self.bar.add_task(name, total=rounds, completed=done, note=f"{len(sites)} sites")
+        self.task = self.bar.add_task(
+            name, total=rounds, completed=done, note=f"{len(sites)} site{'s' if len(sites) > 1 else ''}"
+        )
 
     def on_site(self, round_number: int, site: str) -> None:  # noqa: ARG002
         """Name the site that has just finished."""
@@ -67,7 +77,7 @@ class ScreenObserver(Observer):
             self.bar.update(self.task, advance=1, note=self.dice)
         if not self.console.is_terminal:
             self.console.print(
-                f"{self.title}: round {event['round'] + 1}/{self.rounds} {self.dice}"
+                f"{self.name}: round {event['round'] + 1}/{self.rounds} {self.dice}"
                 f"({event['seconds']['training'] + event['seconds']['validation']:.1f} s)",
                 markup=False,
             )

@@ -21,7 +21,9 @@ def run(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Run folder. [default: runs/FEDERATION/METHOD-seedN]")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run, to the same result.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted run, to the same result.")
+    ] = False,
     json_output: JsonOption = False,
 ) -> None:
     """Train and test one method: leaves a run folder, prints a table of the sites."""
@@ -37,7 +39,9 @@ def run(
             result = execute(loaded, out=out, resume=resume, observer=screen)
         except KeyboardInterrupt:
             again = shlex.join(["polyclinic", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
-            typer.echo(f"Interrupted. Everything up to the last finished round is kept; go on with:\n  {again}", err=True)
+            typer.echo(
+                f"Interrupted. Everything up to the last finished round is kept; go on with:\n  {again}", err=True
+            )
             raise typer.Exit(130) from None
     if json_output:
         typer.echo((result.folder / "summary.json").read_text(encoding="utf-8").rstrip())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
@@ -23,9 +24,11 @@ class InProcess:
         self.sites = sites
 
     def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
-        """Train each site in turn."""
-        for name in sites:
-            yield _guarded(name, broadcast.round, partial(self.sites[name].train, self.bench, broadcast))
+        """Train each site in turn; a site's memory goes to disk while the next one trains, the last before the end."""
+        with BackgroundWriter() as writer:
+            for name in sites:
+                work = partial(self.sites[name].train, self.bench, broadcast, writer.submit)
+                yield _guarded(name, broadcast.round, work)
 
     def evaluate(
         self, broadcast: Broadcast, sites: Sequence[str], split: str, detailed: bool
@@ -38,6 +41,33 @@ class InProcess:
     def model(self, broadcast: Broadcast, site: str) -> Tensors:
         """A site's whole model."""
         return self.sites[site].model(self.bench, broadcast)
+
+
+class BackgroundWriter:
+    """One file at a time beside the training; whoever leaves the block knows that everything is on disk."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._pending: Future[None] | None = None
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Wait for the file before, so that memory holds one at most, then start this one."""
+        self._wait()
+        self._pending = self._pool.submit(work)
+
+    def _wait(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def __enter__(self) -> BackgroundWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._wait()
+        finally:
+            self._pool.shutdown()
 
 
 def _guarded(site: str, round_number: int, work: Callable[[], _Answer]) -> _Answer | Failure:

@@ -18,7 +18,8 @@ from polyclinic.errors import PolyclinicError
 from polyclinic.files import write_text
 
 Row = TypedDict(
-    "Row", {"site": str, "case": str, "image": str, "class": str, "metric": str, "model": NotRequired[str], "value": float}
+    "Row",
+    {"site": str, "case": str, "image": str, "class": str, "metric": str, "model": NotRequired[str], "value": float},
 )
 COLUMNS = ("site", "case", "image", "class", "metric", "model", "value")
 

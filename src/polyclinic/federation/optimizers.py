@@ -42,9 +42,8 @@ def optimizer_tensors(optimizer: Optimizer, parameters: dict[str, nn.Parameter])
 
 
 def restore_optimizer(optimizer: Optimizer, parameters: dict[str, nn.Parameter], tensors: Mapping[str, Tensor]) -> None:
-    """Put back what ``optimizer_tensors`` took out."""
+    """Put back what ``optimizer_tensors`` took out; on the CPU the tensors themselves become the optimiser's."""
     for full_name, tensor in tensors.items():
         name, _, key = full_name.rpartition("/")
         parameter = parameters[name]
-        on_device = tensor.clone() if key == "step" else tensor.to(parameter.device, copy=True)
-        optimizer.state[parameter][key] = on_device
+        optimizer.state[parameter][key] = tensor if key == "step" else tensor.to(parameter.device)

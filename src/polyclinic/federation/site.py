@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -20,6 +20,13 @@ from polyclinic.federation.store import SiteState, SiteStore
 from polyclinic.federation.training import LocalTraining
 from polyclinic.seeds import generator_for, seed_for
 
+Later = Callable[[Callable[[], None]], None]
+
+
+def at_once(work: Callable[[], None]) -> None:
+    """Do it now."""
+    work()
+
 
 class Site:
     """One hospital. Holds data and a store; borrows the process's bench while it works."""
@@ -29,8 +36,11 @@ class Site:
         self.data = data
         self.store = store
 
-    def train(self, bench: Bench, broadcast: Broadcast) -> Update:
-        """One round: load, train, share, remember."""
+    def train(self, bench: Bench, broadcast: Broadcast, later: Later = at_once) -> Update:
+        """One round: load, train, share, remember.
+
+        ``later`` may write the site's memory to disk while something else goes on; the default does it at once.
+        """
         started = time.perf_counter()
         state = self._state_for(bench, broadcast)
         received = self._local_weights(bench, broadcast, state.personal)
@@ -55,7 +65,7 @@ class Site:
             update = component.on_update(update)
         state.round, state.personal = broadcast.round, bench.kept_weights()
         state.components = {c.name: plain(c.state) for c in components if c.state}
-        self.store.save(state)
+        later(lambda: self.store.save(state))
         update.seconds = time.perf_counter() - started
         return update
 

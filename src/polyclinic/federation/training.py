@@ -99,6 +99,8 @@ class LocalTraining:
         self.site.learning_rates += step.lr
         self._tell("after_step", step)
         self._note(step)
+        # Step and recompute hold each other; without this the features would wait for the garbage collector.
+        del step.recompute, step.output
 
     def _gradients(self, step: Step) -> Tensor:
         """Forward, all loss terms, backward into cleared gradients."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -22,24 +23,25 @@ def explanation(recipe: Recipe) -> dict[str, Any]:
     load_plugins(recipe.plugins)
     federation, recipe = open_for(recipe)
     bench = build_bench(recipe, federation.task)
-    weights = bench.exchanged_weights()
+    pooled = bench.method.pooled
+    # The reference that pools all data sends images, once, and no weights.
+    weights = {} if pooled else bench.exchanged_weights()
     shared = [
-        {"component": name, "tensor": one.name, "shape": list(one.shape), "dtype": str(one.dtype).removeprefix("torch."),
+        {"component": name, "tensor": one.name, "shape": list(one.shape), "dtype": _plain_dtype(one.dtype),
          "bytes": _declared_bytes(one), "what": one.what}
         for name, declared in bench.declared().items()
         for one in declared
     ]  # fmt: skip
-    pooled = bench.method.pooled
     return {
         "method": bench.method.name,
         "summary": bench.method.summary,
-        "paper": bench.method.paper,
+        "paper": f"{bench.method.paper} {bench.method.year or ''}".strip(),
         "federation": federation.name,
         "network": recipe.network.name,
         "images_leave": pooled,
         "components": [_component(component) for component in bench.components],
         "weights": [
-            {"tensor": n, "shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch."), "bytes": tensor_bytes({n: t})}
+            {"tensor": n, "shape": list(t.shape), "dtype": _plain_dtype(t.dtype), "bytes": tensor_bytes({n: t})}
             for n, t in weights.items()
         ],
         "weights_bytes": tensor_bytes(weights),
@@ -64,6 +66,10 @@ def _component(component: Component) -> dict[str, Any]:
         "settings": component.settings.model_dump(),
         "defaults": type(component).Settings().model_dump(),
     }
+
+
+def _plain_dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _warnings(bench: Bench) -> list[str]:
@@ -112,9 +118,9 @@ def _print_tensors(console: Console, facts: dict[str, Any]) -> None:
             table.add_row(f"{row['component']}: {row['tensor']} ({shape}), {row['what']}", "1", size)
         console.print(table)
         console.print(f"  Plain numbers: {facts['plain_data']}.")
+        console.print("  All names: polyclinic explain ... --json")
     if facts["kept"]:
         count, size = len(facts["kept"]), readable_bytes(facts["kept_bytes"])
         console.print(f"  Never leaves: {count} weights of the network ({size}), and every image and label.")
     elif not facts["images_leave"]:
         console.print("  Never leaves: every image and label.")
-    console.print("  All names: polyclinic explain ... --json")

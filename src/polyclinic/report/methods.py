@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from polyclinic.components.registry import components
+from polyclinic.components.registry import components, find_component
 from polyclinic.methods.registry import Method, Part, methods
 
 
@@ -62,5 +62,6 @@ def expression_of(method: Method) -> str:
 
 
 def _part(part: Part) -> str:
-    settings = ", ".join(f"{key}={value}" for key, value in part.settings.items())
+    defaults = {row["name"]: row["default"] for row in setting_rows(find_component(part.component).Settings)}
+    settings = ", ".join(f"{key}={value}" for key, value in part.settings.items() if value != defaults[key])
     return f"{part.component}({settings})" if settings else part.component

@@ -42,9 +42,9 @@ class Comparison:
         known = [v for v in self.values[method][column] if v is not None]
         return stdev(known) if len(known) > 1 else None
 
-    def difference(self, method: str) -> float | None:
-        """Average minus that of the first method."""
-        own, first = self.mean(method, "average"), self.mean(self.methods[0], "average")
+    def difference(self, method: str, column: str = "average") -> float | None:
+        """Mean minus that of the first method."""
+        own, first = self.mean(method, column), self.mean(self.methods[0], column)
         return None if own is None or first is None or method == self.methods[0] else own - first
 
     def rows(self) -> list[list[str]]:
@@ -78,16 +78,15 @@ class Comparison:
         return f"{self.metric} {unit}, {spread} {seeds} seed{'s' if seeds > 1 else ''}."
 
     def to_csv(self) -> str:
-        """One line a method, column and seed-wise mean and deviation, in full precision."""
+        """One line a method and column, in full precision: mean, deviation, difference to the first method."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["method", "column", "metric", "mean", "standard_deviation", "seeds"])
+        writer.writerow(["method", "column", "metric", "mean", "standard_deviation", "difference", "seeds"])
         for method in self.methods:
             for column in self.columns:
                 known = sum(v is not None for v in self.values[method][column])
-                writer.writerow(
-                    [method, column, self.metric, self.mean(method, column), self.deviation(method, column), known]
-                )
+                numbers = (one(method, column) for one in (self.mean, self.deviation, self.difference))
+                writer.writerow([method, column, self.metric, *numbers, known])
         return text.getvalue()
 
 
@@ -126,7 +125,7 @@ def print_run(summary: dict[str, Any]) -> None:
     metrics = [name for name in summary["average"] if "/" not in name]
     shown = Table(
         title=f"{summary['method']} on {summary['federation']}, seed {summary['seed']}", title_justify="left",
-        caption="overlaps in %, distances as in evaluation.units", caption_justify="left",
+        caption=_units(metrics, summary["distances"]), caption_justify="left",
     )  # fmt: skip
     shown.add_column("site")
     for name in metrics:
@@ -137,8 +136,29 @@ def print_run(summary: dict[str, Any]) -> None:
     shown.add_row("average", *(_cell(summary["average"][name], None, name) for name in metrics))
     console = Console()
     console.print(shown)
+    for part, matrix in summary.get("transfer", {}).items():
+        where = "" if part == "all" else f", {part}"
+        console.print(f"Dice of each site's model (row) at each site (column){where}", highlight=False)
+        console.print(_transfer_table(matrix))
     up, down = (readable_bytes(summary[f"bytes_{way}"]) for way in ("up", "down"))
-    console.print(f"{up} left the sites, {down} came in, {summary['seconds']:.0f} s", highlight=False)
+    moved = "every image was pooled in one place" if summary["images_leave"] else f"{up} left the sites, {down} came in"
+    console.print(f"{moved}, {summary['seconds']:.0f} s", highlight=False)
+
+
+def _units(metrics: list[str], distances: str) -> str:
+    """What the numbers of a run's table are."""
+    kinds = [f"distances in {distances}"] if set(metrics) & set(_DISTANCES) else []
+    return ", ".join(["overlaps in %", *kinds] if set(metrics) - set(_DISTANCES) else kinds)
+
+
+def _transfer_table(matrix: dict[str, dict[str, float | None]]) -> Table:
+    sites = list(dict.fromkeys(site for row in matrix.values() for site in row))
+    table = Table("model of")
+    for site in sites:
+        table.add_column(site, justify="right", overflow="fold")
+    for model, row in matrix.items():
+        table.add_row(model, *(_cell(row.get(site), None, "dice") for site in sites))
+    return table
 
 
 def _scale(metric: str) -> float:

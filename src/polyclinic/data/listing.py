@@ -1,0 +1,49 @@
+"""The images of a file or a folder that is no site: what a trained model is asked to segment."""
+
+from __future__ import annotations
+
+from glob import escape
+from pathlib import Path
+
+from polyclinic.data.formats import SUFFIXES, read_header, stem_of, suffix_of
+from polyclinic.data.layouts import _CHANNEL, Found, _by_stem, _channel_files, _files
+from polyclinic.errors import PolyclinicError
+
+
+def list_images(path: Path, channels: int | None = None) -> list[Found]:
+    """The images of ``path``, by name: a file, a folder of files, or a folder with such a folder ``images`` inside.
+
+    Files named ``name_0000``, ``name_0001`` and so on are the channels of one image, as in nnU-Net, unless the first of
+    them has all ``channels`` of the task by itself: then they are frames or slices, each an image of its own.
+    """
+    if path.is_file():
+        return [_one(path, channels)]
+    if not path.is_dir():
+        raise PolyclinicError(f"{path}: no such file or folder; give an image or a folder of images.")
+    folder = path / "images" if (path / "images").is_dir() else path
+    if not any(suffix_of(file) for file in folder.iterdir()):
+        raise PolyclinicError(
+            f"{folder}: holds no images; give an image or a folder of images ({', '.join(SUFFIXES)})."
+        )
+    return _named(_files(folder), channels)
+
+
+def _one(path: Path, channels: int | None) -> Found:
+    """A single file; of nnU-Net's ``name_0000`` with the other channels beside it."""
+    if suffix_of(path) is None:
+        raise PolyclinicError(f"{path}: unknown format; expected one of {', '.join(SUFFIXES)}, so convert it.")
+    match = _CHANNEL.fullmatch(stem_of(path))
+    if match is None or match[2] != "0000":
+        return Found(stem_of(path), (path,), None)
+    beside = sorted(path.parent.glob(f"{escape(match[1])}_[0-9][0-9][0-9][0-9].*"))
+    family = [file for file in beside if suffix_of(file) == suffix_of(path)]
+    return next(found for found in _named(family, channels) if path in found.images)
+
+
+def _named(files: list[Path], channels: int | None) -> list[Found]:
+    matches = [_CHANNEL.fullmatch(stem_of(file)) for file in files]
+    numbers = {match[2] if match else None for match in matches}
+    separate = channels is not None and None not in numbers and read_header(files[0]).channels == channels
+    if None in numbers or (separate and numbers != {"0000"}):
+        return [Found(name, (file,), None) for name, file in sorted(_by_stem(files).items())]
+    return [Found(name, group, None) for name, group in sorted((_channel_files(files) or {}).items())]

@@ -32,7 +32,7 @@ def test_gradient_and_value_are_those_of_the_term_in_the_loss() -> None:
     wanted = torch.autograd.grad(loss() + term, list(network.parameters()))
     network.zero_grad()
     loss().backward()
-    step = Step(network, images, labels, torch.Generator(), 0, 0, 0, True, 0.0, 0.1)
+    step = Step(None, network, images, labels, torch.Generator(), 0, 0, 0, True, 0.0, 0.1)
     component.on_gradients(step)
     for parameter, gradient in zip(network.parameters(), wanted, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)

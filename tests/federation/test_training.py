@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from polyclinic.components import registry
-from polyclinic.components.base import Component
-from polyclinic.components.rounds import SiteRound
+from polyclinic.components.base import Component, Shared
+from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
 from polyclinic.data.sitedata import SiteData, pool
 from polyclinic.federation.batches import epoch_batches, steps_per_epoch
@@ -158,6 +158,9 @@ class Everything(Component):
         self.calls.append("on_images")
         assert step.weak is not None
         assert step.strong is not None
+        assert step.deformation is not None
+        raw, _ = step.site.data.images.batch(step.unlabelled_indices)  # type: ignore[arg-type]
+        self.seen["moved"] = torch.equal(step.deformation.apply(raw), step.weak)
         step.images = step.images * 0.5
 
     def loss(self, step: Step) -> dict[str, Tensor]:
@@ -191,7 +194,11 @@ def test_hooks_run_in_order_with_one_forward_for_labelled_and_unlabelled(tmp_pat
     labelled, unlabelled = tiny_site("north", 4), tiny_site("north", 4, labelled=False)
     data = pool([labelled, unlabelled], "north")
     with known(Everything):
-        recipe = tiny_recipe("fedavg+everything", training={"local_epochs": 1, "batch_size": 4})
+        recipe = tiny_recipe(
+            "fedavg+everything",
+            training={"local_epochs": 1, "batch_size": 4},
+            augmentation={"flip": 0.5, "affine": 1.0, "noise": 1.0},
+        )
         bench = build_bench(recipe, tiny_task())
         Everything.calls.clear()
         update = Site(SiteData("north", data.images, data.splits), SiteStore(tmp_path)).train(
@@ -202,6 +209,7 @@ def test_hooks_run_in_order_with_one_forward_for_labelled_and_unlabelled(tmp_pat
     assert Everything.seen["rows"] == (4, 4)
     assert Everything.seen["same"]
     assert Everything.seen["teacher"]
+    assert Everything.seen["moved"]
     assert Everything.seen["walked"] == [0, 1, 2, 3, 6, 7, 8, 9]
     assert Everything.seen["steps"] == update.steps == 2
     assert update.samples == 8
@@ -250,3 +258,47 @@ def test_pooled_data_is_the_sites_data_in_order() -> None:
     assert torch.equal(labels[1], wanted[1][1][0])
     assert pooled.images.uniform
     assert len(pooled.images) == 9
+
+
+def test_a_weight_that_the_server_sets_travels_and_is_never_averaged(tmp_path: Path) -> None:
+    """AFA and FedFA in small: a module at a tap whose buffer is filled from what the sites share."""
+
+    class Shift(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("level", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.level
+
+    class Level(Component):
+        """Shares a number, broadcasts the mean inside the network."""
+
+        name = "level"
+        level = "feature"
+
+        def install(self, network: Any) -> None:
+            network.insert("bottleneck", "shift", Shift())
+
+        def sets(self, name: str) -> bool:
+            return name == "taps.bottleneck.shift.level"
+
+        def leaves(self, network: Any) -> tuple[Shared, ...]:
+            return (Shared("mean", (), "the mean of the images"),)
+
+        def share(self, site: SiteRound) -> dict[str, Tensor]:
+            return {"mean": torch.tensor(float(len(site.site)))}
+
+        def combine(self, server: ServerRound, shared: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+            level = torch.stack([tensors["mean"] for tensors in shared.values()]).mean()
+            server.weights["taps.bottleneck.shift.level"] = level
+            return {"level": level}
+
+    with known(Level):
+        server = tiny_server(tmp_path, tiny_recipe("fedavg+level", policies={"buffers": "keep"}))
+        server.round()
+        wanted = torch.tensor([5.0, 5.0, 4.0]).mean()
+        assert torch.equal(server.state.weights["taps.bottleneck.shift.level"], wanted)
+        assert torch.equal(server.state.shared["level"]["level"], wanted)
+        (update, *_) = server.engine.train(Broadcast(1, server.state.weights, server.state.shared), ["north"])
+        assert torch.equal(update.weights["taps.bottleneck.shift.level"], wanted)

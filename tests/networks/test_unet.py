@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from polyclinic.data.federation import Task
 from polyclinic.errors import PolyclinicError
 from polyclinic.networks import build_network, load_weights, parameter_count
+from polyclinic.networks.base import without_statistics
 from polyclinic.recipe import NetworkSettings
 
 RGB = Task(("background", "nucleus"), 3, 2)
@@ -114,3 +115,17 @@ def test_loading_copies_into_the_network_and_keeps_what_is_not_named() -> None:
 def test_an_unknown_network_is_a_sentence() -> None:
     with pytest.raises(PolyclinicError, match=r"network\.name = 'unett' is not a network, did you mean 'unet'"):
         build_network(RGB, NetworkSettings(name="unett"), 0)
+
+
+def test_extra_passes_leave_no_trace_in_the_statistics() -> None:
+    network = build_network(RGB, NetworkSettings(width=2, depth=1, norm="batch"), 0).train()
+    images = torch.rand(2, 3, 8, 8)
+    before = {n: t.clone() for n, t in network.state_dict().items()}
+    expected = network(images)
+    assert not all(torch.equal(t, network.state_dict()[n]) for n, t in before.items())
+    load_weights(network, before)
+    with without_statistics(network):
+        assert torch.equal(network(images), expected)
+    assert all(torch.equal(t, network.state_dict()[n]) for n, t in before.items())
+    network(images)
+    assert not all(torch.equal(t, network.state_dict()[n]) for n, t in before.items())

@@ -58,6 +58,8 @@ class Context:
     policies: PolicySettings = field(default_factory=PolicySettings)
     seed: int = 0
     unseen_sites: bool = False
+    image_size: tuple[int, ...] | None = None
+    """Spatial size of what the network trains on, where the recipe fixes one."""
 
 
 @dataclass
@@ -96,6 +98,10 @@ class Component:
 
     def keeps(self, name: str) -> bool:  # noqa: ARG002
         """Whether the weight of this name never leaves the site."""
+        return False
+
+    def sets(self, name: str) -> bool:  # noqa: ARG002
+        """Whether the server half sets this weight in ``combine``; it then travels under any policy for buffers."""
         return False
 
     def leaves(self, network: SegmentationNetwork) -> tuple[Shared, ...]:  # noqa: ARG002

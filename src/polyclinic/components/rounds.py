@@ -31,6 +31,8 @@ class SiteRound:
     batch_size: int
     steps: int = 0
     learning_rates: float = 0.0
+    scratch: dict[str, Tensor] = field(default_factory=dict)
+    """For components of one method that can use each other's work in a round, such as a static teacher's outputs."""
 
     @property
     def mean_lr(self) -> float:

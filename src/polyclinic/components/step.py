@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from polyclinic.components.rounds import SiteRound
+from polyclinic.data.deformation import Deformation
 from polyclinic.networks.base import Features, SegmentationNetwork
 
 
@@ -20,6 +22,7 @@ class Step:
     batch, ``(unlabelled, channel, *spatial)``, or ``None`` when no component of the method wants them.
     """
 
+    site: SiteRound
     network: SegmentationNetwork
     images: Tensor
     labels: Tensor
@@ -32,8 +35,10 @@ class Step:
     lr: float
     weak: Tensor | None = None
     strong: Tensor | None = None
-    unlabelled_indices: Tensor | None = None
     indices: Tensor | None = None
+    unlabelled_indices: Tensor | None = None
+    deformation: Deformation | None = None
+    """The geometry of ``weak`` and ``strong``, to move what was computed on the images as they are."""
     output: Features = field(init=False)
     losses: dict[str, Tensor] = field(default_factory=dict)
     recompute: Callable[[], Tensor] = field(init=False)

@@ -19,6 +19,7 @@ from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import Method
 from polyclinic.networks import SegmentationNetwork, build_network, load_weights
 from polyclinic.recipe import Recipe
+from polyclinic.seeds import seed_for
 
 
 def choose_device(name: str) -> torch.device:
@@ -87,19 +88,13 @@ def build_bench(recipe: Recipe, task: Task) -> Bench:
     components = method.build(context)
     with torch.random.fork_rng(devices=[]):
         for number, component in enumerate(components):
-            torch.manual_seed(_install_seed(recipe.seed, number, component.name))
+            torch.manual_seed(seed_for(recipe.seed, "install", number, component.name))
             component.install(network)
     network.to(device)
     bench = Bench(recipe, method, task, device, network, components, Augmentation(recipe.augmentation))
     bench.kept, bench.exchanged = _sides(bench)
     bench.initial_kept = bench.kept_weights()
     return bench
-
-
-def _install_seed(seed: int, number: int, name: str) -> int:
-    from polyclinic.seeds import seed_for
-
-    return seed_for(seed, "install", number, name)
 
 
 def _sides(bench: Bench) -> tuple[frozenset[str], frozenset[str]]:
@@ -112,7 +107,8 @@ def _sides(bench: Bench) -> tuple[frozenset[str], frozenset[str]]:
         if name in frozen:
             continue
         stays = any(component.keeps(name) for component in bench.components)
-        (kept if stays or (policy == "keep" and name in buffers) else exchanged).add(name)
+        served = any(component.sets(name) for component in bench.components)
+        (kept if stays or (policy == "keep" and name in buffers and not served) else exchanged).add(name)
     return frozenset(kept), frozenset(exchanged)
 
 

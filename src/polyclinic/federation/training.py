@@ -60,6 +60,7 @@ class LocalTraining:
             images, labels = self._load(rows, generator)
             images, labels = self.bench.augmentation(images, labels, generator)
             step = Step(
+                site,
                 self.bench.network, images, labels, generator, site.round, epoch, index,
                 epoch == settings.local_epochs - 1, progress, learning_rate(settings, progress), indices=rows,
             )  # fmt: skip
@@ -78,14 +79,15 @@ class LocalTraining:
     def _add_views(self, step: Step, rows: Tensor) -> None:
         """Weak view: geometry alone. Strong view: the same geometry, then intensity changes."""
         images, _ = self._load(rows, step.generator)
-        step.weak, _ = self.bench.augmentation.geometry(images, None, step.generator)
+        step.deformation = self.bench.augmentation.draw(images.shape, step.generator, images.device)
+        step.weak = step.deformation.apply(images)
         step.strong = self.bench.augmentation.intensity(step.weak, step.generator)
         step.unlabelled_indices = rows
 
     def _train(self, step: Step) -> None:
         """One optimiser step."""
         self._tell("on_images", step)
-        step.recompute = lambda: self._gradients(step)
+        step.recompute = lambda: self._gradients_again(step)
         for group in self.optimizer.param_groups:
             group["lr"] = step.lr
         self._gradients(step)
@@ -113,6 +115,13 @@ class LocalTraining:
             raise RuntimeError("no loss: the batch has neither labels nor a term for unlabelled images")
         self.scaler.scale(total).backward()  # type: ignore[no-untyped-call]
         return total.detach()
+
+    def _gradients_again(self, step: Step) -> Tensor:
+        """The same after ``on_gradients`` began, when the scaler counts its work on this step as done."""
+        total = self._gradients(step)
+        if self.scaler.is_enabled():
+            torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], 1 / self.scaler.get_scale())
+        return total
 
     def _losses(self, step: Step) -> dict[str, Tensor]:
         losses: dict[str, Tensor] = {}

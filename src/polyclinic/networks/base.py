@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -97,6 +98,19 @@ class SegmentationNetwork(nn.Module):
             if isinstance(module, norms):
                 found |= {f"{prefix}.{name}" for name in module.state_dict()}
         return found
+
+
+@contextmanager
+def without_statistics(network: nn.Module) -> Iterator[None]:
+    """Run extra passes in train mode without a trace in the running statistics of batch norms (PIA, perturbation)."""
+    norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
 
 
 def parameter_count(network: nn.Module) -> int:

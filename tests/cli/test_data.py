@@ -44,7 +44,7 @@ def test_warnings_exit_with_0_and_errors_with_2(folder: Path) -> None:
     assert result.exit_code == 0
     assert "5 warnings" in result.stdout
     flat = " ".join(result.stdout.split())
-    assert "case-004.nii.gz and 2 more: the same image as" in flat
+    assert "case-004.nii.gz and 2 more (all: --json): the same image as" in flat
     assert not Path("contact-sheet.png").exists()
 
     (folder / "hospital-b/images/case-001.nii.gz").write_bytes(b"broken")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Check a federation's files, or write a demo federation.", no_args_is_help=True)
 
-_SHOWN_FILES = 3  # of a problem that many files have; --json lists them all
+_SHOWN_FILES = 3  # of a warning that many files share; errors name every file, --json everything
 
 
 @app.command()
@@ -93,17 +93,19 @@ def _print_report(console: Console, report: Report) -> None:
     task = report.federation.task
     kind = "3D" if task.spatial_dims == 3 else "2D slices of volumes" if report.federation.volumes_as_slices else "2D"
     channels = f"{task.channels} {'channel' if task.channels == 1 else 'channels'}"
-    console.print(f"{report.federation.name}: {kind}, {channels}, {_listed(task.classes)}", markup=False)
+    names = ", ".join(f"{value} {name}" for value, name in enumerate(task.classes))
+    console.print(f"{report.federation.name}: {kind}, {channels}; classes {names}", markup=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("site", overflow="fold")
     for column in ("images", "cases", "labelled"):
         table.add_column(column, justify="right", no_wrap=True)
-    for column in ("size", "spacing", "intensity"):
-        table.add_column(column)
+    for column in ("size", "spacing", "classes", "intensity"):
+        table.add_column(column, no_wrap=True)
     for row in report.rows:
         intensity = "-" if row.mean is None else f"{row.mean:.4g} ± {row.std:.3g}"
         counts = (str(row.images), str(row.cases), str(row.labelled))
-        table.add_row(_plain(row.site), *counts, _between(row.sizes), _between(row.spacings), intensity)
+        present = " ".join(str(task.classes.index(name)) for name in row.classes) or "-"
+        table.add_row(_plain(row.site), *counts, _between(row.sizes), _between(row.spacings), present, intensity)
     console.print(table)
     _print_problems(console, "error", report.errors)
     _print_problems(console, "warning", report.warnings)
@@ -121,20 +123,17 @@ def _print_problems(console: Console, kind: str, problems: tuple[Problem, ...]) 
     for problem in problems:
         groups[problem.site, problem.sentence].append(problem.file)
     for (_, sentence), files in groups.items():
-        shown = ", ".join(file for file in files[:_SHOWN_FILES] if file)
-        more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
+        count = len(files) if kind == "error" else _SHOWN_FILES
+        shown = ", ".join(file for file in files[:count] if file)
+        more = f" and {len(files) - count} more (all: --json)" if len(files) > count else ""
         console.print(f"- {shown}{more}{': ' if shown else ''}{sentence}", markup=False)
 
 
 def _between(ends: tuple[tuple[float, ...], tuple[float, ...]] | None) -> str:
     if ends is None:
         return "-"
-    low, high = ("x".join(f"{value:.4g}" for value in end) for end in ends)
-    return low if low == high else f"{low} to {high}"
-
-
-def _listed(classes: tuple[str, ...]) -> str:
-    return ", ".join(classes) if len(classes) <= 10 else f"{len(classes)} classes"
+    axes = ((f"{low:.3g}", f"{high:.3g}") for low, high in zip(*ends, strict=True))
+    return "x".join(low if low == high else f"{low}-{high}" for low, high in axes)
 
 
 def _plain(text: str) -> str:

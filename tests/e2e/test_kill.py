@@ -77,9 +77,7 @@ def assert_same_end(run: Path, other: Path) -> None:
     assert not list(run.rglob("*.part")), "a resumed run leaves no half-written file"
 
 
-def test_two_kills_and_resumes_end_like_an_uninterrupted_run(
-    recipe: Path, uninterrupted: Path, tmp_path: Path
-) -> None:
+def test_two_kills_and_resumes_end_like_an_uninterrupted_run(recipe: Path, uninterrupted: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = start(recipe, run)
     wait_until(lambda: len(rounds_in_record(run)) >= 1, process)

@@ -95,17 +95,18 @@ def _print_report(console: Console, report: Report) -> None:
     channels = f"{task.channels} {'channel' if task.channels == 1 else 'channels'}"
     names = ", ".join(f"{value} {name}" for value, name in enumerate(task.classes))
     console.print(f"{report.federation.name}: {kind}, {channels}; classes {names}", markup=False)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("site", overflow="fold")
-    for column in ("images", "cases", "labelled"):
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("site", overflow="fold", min_width=8)
+    for column in ("images", "cases", "labels"):
         table.add_column(column, justify="right", no_wrap=True)
-    for column in ("size", "spacing", "classes", "intensity"):
+    for column in ("size", "classes", "intensity"):
         table.add_column(column, no_wrap=True)
     for row in report.rows:
-        intensity = "-" if row.mean is None else f"{row.mean:.4g} ± {row.std:.3g}"
+        intensity = "-" if row.mean is None else f"{row.mean:.3g} ± {row.std:.3g}"
         counts = (str(row.images), str(row.cases), str(row.labelled))
         present = " ".join(str(task.classes.index(name)) for name in row.classes) or "-"
-        table.add_row(_plain(row.site), *counts, _between(row.sizes), _between(row.spacings), present, intensity)
+        size = _between(row.sizes) + ("" if row.spacings is None else f"\n{_between(row.spacings)} mm")
+        table.add_row(_plain(row.site), *counts, size, present, intensity)
     console.print(table)
     _print_problems(console, "error", report.errors)
     _print_problems(console, "warning", report.warnings)

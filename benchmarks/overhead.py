@@ -86,7 +86,9 @@ class BareLoop:
             if site.site in self.memory:
                 optimizer.load_state_dict(self.memory[site.site])
             self.network.train()
-            order = torch.randperm(len(site.images), generator=generator_for(self.seed, site.site, number, "batches", 0))
+            order = torch.randperm(
+                len(site.images), generator=generator_for(self.seed, site.site, number, "batches", 0)
+            )
             for rows in order.split(self.batch_size):
                 images, labels = site.images.batch(rows)
                 optimizer.zero_grad()

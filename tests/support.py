@@ -166,7 +166,12 @@ def write_tiny_recipe(path: Path, federation: Path, **training: object) -> Path:
 
 
 def write_volumes(
-    folder: Path, affine: np.ndarray, dims: int = 3, shape: tuple[int, ...] = (8, 12, 10), sites: str = "ab", count: int = 3
+    folder: Path,
+    affine: np.ndarray,
+    dims: int = 3,
+    shape: tuple[int, ...] = (8, 12, 10),
+    sites: str = "ab",
+    count: int = 3,
 ) -> Path:
     """A federation of NIfTI volumes: a bright ball off the centre, dark elsewhere, labelled."""
     import nibabel
@@ -183,7 +188,9 @@ def write_volumes(
             ball = ((grid - centre) ** 2).sum(0) < 9
             image = (rng.uniform(0, 30, shape) + 70 * ball).astype(np.float32)
             nibabel.save(nibabel.Nifti1Image(image, affine), folder / site / "images" / f"v{index}.nii.gz")
-            nibabel.save(nibabel.Nifti1Image(ball.astype(np.uint8), affine), folder / site / "labels" / f"v{index}.nii.gz")
+            nibabel.save(
+                nibabel.Nifti1Image(ball.astype(np.uint8), affine), folder / site / "labels" / f"v{index}.nii.gz"
+            )
     return folder
 
 

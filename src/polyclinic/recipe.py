@@ -73,7 +73,7 @@ class AugmentationSettings(Section):
     elastic: Fraction = Field(0.0, description="probability of an elastic deformation")
     elastic_grid: int = Field(8, ge=2, description="control points along each axis")
     elastic_strength: float = Field(
-        0.05, ge=0, description="standard deviation of a control point's shift, share of the image"
+        0.03, ge=0, description="standard deviation of a control point's shift, share of the image"
     )
     contrast: Fraction = Field(0.0, description="probability of a contrast change")
     contrast_range: tuple[Positive, Positive] = (0.75, 1.25)

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from polyclinic.components import registry as component_registry
 from polyclinic.errors import PolyclinicError
+from polyclinic.methods import registry as method_registry
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.runs.plan import parse_seeds, split_expressions
@@ -71,7 +73,9 @@ def test_seeds_are_a_number_or_a_list() -> None:
         parse_seeds("x", 0)
 
 
-def test_a_plugin_registers_a_method_of_its_own(tmp_path: Path) -> None:
+def test_a_plugin_registers_a_method_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(component_registry, "_COMPONENTS", dict(component_registry._COMPONENTS))
+    monkeypatch.setattr(method_registry, "_METHODS", dict(method_registry._METHODS))
     plugin = tmp_path / "twice.py"
     plugin.write_text(
         "from polyclinic.components.base import Component\n"

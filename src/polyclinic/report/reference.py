@@ -1,0 +1,129 @@
+"""Pages of the documentation that are made from the code, so that they cannot be wrong.
+
+``python -m polyclinic.report.reference`` writes them into ``docs/``; a test fails when they are stale.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from polyclinic.recipe import Recipe
+from polyclinic.report.methods import component_rows, method_rows
+
+
+def recipe_page() -> str:
+    """Every key of a recipe with its default and its values."""
+    lines = [
+        "# The recipe",
+        "",
+        "Made by `python -m polyclinic.report.reference`. Only `federation` must be there; any key can be overridden with",
+        "`--set section.key=value`. The run folder's `recipe.toml` has every key written out.",
+        "",
+    ]
+    tables = [(name, f.annotation) for name, f in Recipe.model_fields.items() if _is_section(f.annotation)]
+    for name, section in [("", Recipe), *tables]:
+        lines += _section_table(name, section)  # type: ignore[arg-type]
+    return "\n".join(lines)
+
+
+def methods_page() -> str:
+    """Every method and component."""
+    lines = ["# Methods", "", "Made by `python -m polyclinic.report.reference`.", ""]
+    lines += ["| method | what it does | components | paper |", "|---|---|---|---|"]
+    for row in method_rows():
+        paper = " ".join(str(part) for part in (row["paper"], row["year"]) if part)
+        lines.append(f"| `{row['method']}` | {row['summary']} | `{row['expression']}` | {paper} |")
+    lines += [
+        "",
+        "## Components",
+        "",
+        "| component | level | what it does | settings | equations |",
+        "|---|---|---|---|---|",
+    ]
+    for row in component_rows():
+        settings = ", ".join(f"`{s['name']} = {s['default']}`" for s in row["settings"])
+        equations = "; ".join(row["equations"])
+        lines.append(f"| `{row['component']}` | {row['level']} | {row['summary']} | {settings} | {_cell(equations)} |")
+    lines += [
+        "",
+        "A method expression adds and drops components: `fedavg+proximal(mu=0.1)`, `fedprox-proximal`,",
+        "`fedbn(unseen=average)`. Adding a component that aggregates replaces the one before; dropping it brings back the",
+        "weighted mean. `polyclinic explain EXPRESSION` prints what leaves a site.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _section_table(name: str, section: type[BaseModel]) -> list[str]:
+    about = "" if name == "" else f" {(section.__doc__ or '').strip().splitlines()[0]}"
+    lines = [f"## {f'[{name}]' if name else 'Top level'}", *([about.strip()] if about else []), ""]
+    lines += ["| key | default | values | |", "|---|---|---|---|"]
+    for key, field in section.model_fields.items():
+        if _is_section(field.annotation):
+            continue
+        default = "" if field.is_required() else f"`{_plain(field.default)}`"
+        limits = [limit for one in field.metadata for limit in _limits(one)]
+        values = " ".join([_values(field.annotation), *limits])
+        lines.append(f"| `{key}` | {default} | {_cell(values)} | {_cell(field.description or '')} |")
+    return [*lines, ""]
+
+
+def _values(kind: Any) -> str:
+    """A type as a reader of TOML would say it."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return ", ".join(f"`{_plain(value)}`" for value in arguments)
+    if origin in (Union, UnionType):
+        return " or ".join(_values(one) for one in arguments if one is not type(None))
+    if origin is Annotated:
+        return " ".join([_values(arguments[0]), *(limit for one in arguments[1:] for limit in _limits(one))])
+    if origin is tuple:
+        inner = dict.fromkeys(_values(one) for one in arguments if one is not Ellipsis)
+        return f"list of {' or '.join(inner)}"
+    names = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}
+    return names.get(kind, str(kind))
+
+
+def _limits(constraint: Any) -> list[str]:
+    """Limits of a number, from pydantic's constraints."""
+    found = []
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    for one in [constraint, *getattr(constraint, "metadata", [])]:
+        found += [f"{sign} {getattr(one, key)}" for key, sign in signs.items() if getattr(one, key, None) is not None]
+    return found
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple):
+        return f"[{', '.join(_plain(one) for one in value)}]"
+    return "unset" if value is None else str(value)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+PAGES = {"recipe.md": recipe_page, "methods.md": methods_page}
+
+
+def write_pages(folder: Path) -> None:
+    """Write all pages into a folder."""
+    for name, make in PAGES.items():
+        (folder / name).write_text(re.sub(r"\n{3,}", "\n\n", make()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_pages(Path("docs"))

@@ -1,0 +1,74 @@
+"""Help comes at once and fits a terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import polyclinic
+from support import call
+
+COMMANDS = {
+    "run": ["RECIPE", "--method", "--set", "--out", "--resume", "--json"],
+    "compare": ["RECIPE", "--methods", "--seeds", "--out", "--set", "--metric", "--jobs"],
+    "predict": ["RUN", "IMAGES", "--out", "--site", "--part", "--model"],
+    "methods": ["--json"],
+    "explain": ["METHOD", "--recipe", "--set", "--json"],
+    "data": ["check", "demo"],
+    "data check": ["--sheet", "--json"],
+    "data demo": ["--seed"],
+}
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = f"""
+import sys
+from polyclinic.cli import main
+for command in [[], *map(str.split, {list(COMMANDS)!r})]:
+    sys.argv = ["polyclinic", *command, "--help"]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, command
+heavy = {{"torch", "monai", "numpy", "scipy", "matplotlib", "nibabel", "mlflow"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Usage: polyclinic") == len(COMMANDS) + 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_in_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = call(*command.split(), "--help")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in done.out
+    assert f"Usage: polyclinic {command} " in done.out
+    for word in COMMANDS[command]:
+        assert word in done.out
+    about = lines[3].strip()
+    assert about[0].isupper(), "the first sentence says what it is for"
+
+
+def test_the_first_page_names_every_command() -> None:
+    done = call("--help")
+    for command in COMMANDS:
+        assert f" {command.split()[0]} " in done.out
+
+
+def test_no_arguments_show_the_help_and_version_is_the_version() -> None:
+    assert "Usage: polyclinic" in call().out
+    assert call("--version").out == f"polyclinic {polyclinic.__version__}\n"
+
+
+def test_wrong_usage_exits_with_2_and_no_traceback() -> None:
+    for arguments in (["run"], ["runn"], ["compare", "demo-nuclei"], ["run", "demo-nuclei", "--fast"]):
+        done = call(*arguments)
+        assert done.code == 2
+        assert "Traceback" not in done.err
+        assert "Usage: polyclinic" in done.err

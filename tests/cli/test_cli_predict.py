@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from support import call
+
+Finished = Callable[..., Path]
+
+
+def test_a_folder_and_a_file_get_masks(finished: Finished, tiny_federation: Path, tmp_path: Path) -> None:
+    images = tiny_federation / "south" / "images"
+    done = call("predict", finished(), images, "-o", tmp_path / "many")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == f"4 masks written to {tmp_path / 'many'}\n"
+    done = call("predict", finished(), images / "case1.png", "-o", tmp_path / "one")
+    assert done.out == f"1 mask written to {tmp_path / 'one'}\n"
+    one, many = (np.asarray(Image.open(tmp_path / name / "case1.png")) for name in ("one", "many"))
+    np.testing.assert_array_equal(one, many)
+    assert set(np.unique(one)) <= {0, 1}
+
+
+def test_the_model_can_be_chosen(finished: Finished, tiny_federation: Path, tmp_path: Path) -> None:
+    run = finished("fedavg", "training.lr=1.0", "training.select=best")
+    masks = {}
+    for model in ("best", "last"):
+        assert call("predict", run, tiny_federation / "north", "-o", tmp_path / model, "--model", model).code == 0
+        masks[model] = [path.read_bytes() for path in sorted((tmp_path / model).iterdir())]
+    assert masks["best"] != masks["last"]
+
+
+def test_wrong_calls_get_a_sentence(finished: Finished, tiny_federation: Path, tmp_path: Path) -> None:
+    images, out = tiny_federation / "south", tmp_path / "out"
+    for arguments, words in [
+        ((finished(), images, "--model", "first"), "--model first: expected best or last."),
+        (
+            (finished("fedbn"), images),
+            "fedbn gives every site a model of its own; choose one with --site: north, south.",
+        ),
+        (
+            (finished(), images, "--site", "nort"),
+            f"{finished()}: --site nort is not in this run, did you mean 'north'?",
+        ),
+        ((finished(), images, "--part", "fold-1"), f"{finished()}: --part fold-1 is not in this run."),
+        ((tmp_path, images), f"{tmp_path}: not a run folder (it has no recipe.toml)"),
+        ((finished(), tmp_path / "none"), f"{tmp_path / 'none'}: no such file or folder"),
+    ]:
+        done = call("predict", *arguments, "-o", out)
+        assert done.code == 2
+        assert done.err.startswith(f"error: {words}"), done.err
+        assert done.err.count("\n") == 1
+    assert not out.exists()

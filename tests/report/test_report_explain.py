@@ -1,0 +1,50 @@
+"""What is said before a run is what the run then counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from polyclinic.methods.registry import methods
+from polyclinic.recipe_files import load_recipe
+from polyclinic.report.explain import explanation
+
+
+@pytest.mark.parametrize("protocol", ["own-test", "leave-one-site-out"])
+@pytest.mark.parametrize("method", list(methods()))
+def test_the_declared_bytes_are_those_that_every_site_sends_in_every_round(
+    method: str, protocol: str, finished: Callable[..., Path]
+) -> None:
+    run = finished(method, f"protocol.kind={protocol}", "training.rounds=2")
+    facts = explanation(load_recipe(run / "recipe.toml"))
+    assert json.loads(json.dumps(facts)) == facts
+    if any(row["bytes"] is None for row in facts["shared"]):
+        pytest.skip("a size is only known at run time")
+    expected = facts["weights_bytes"] + facts["shared_bytes"]
+    for line in (run / "events.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        assert event["bytes_up"] == ({} if facts["images_leave"] else dict.fromkeys(event["sites"], expected))
+    assert facts["weights_bytes"] == sum(row["bytes"] for row in facts["weights"])
+
+
+def test_norm_layers_leave_only_when_an_unseen_site_needs_them(tiny_recipe_file: Path) -> None:
+    own = explanation(load_recipe(tiny_recipe_file, method="fedbn"))
+    unseen = explanation(load_recipe(tiny_recipe_file, ["protocol.kind=leave-one-site-out"], method="fedbn"))
+    assert own["shared"] == []
+    assert {row["tensor"] for row in unseen["shared"]} == set(unseen["kept"]) == set(own["kept"])
+    assert unseen["shared_bytes"] == own["kept_bytes"] > 0
+    assert not {row["tensor"] for row in own["weights"]} & set(own["kept"])
+
+
+def test_nothing_leaves_with_local_and_all_images_with_central(tiny_recipe_file: Path) -> None:
+    local, central = (explanation(load_recipe(tiny_recipe_file, method=name)) for name in ("local", "central"))
+    assert (local["weights"], local["shared"], local["images_leave"]) == ([], [], False)
+    assert (central["weights"], central["images_leave"]) == ([], True)
+
+
+def test_warnings_of_components_come_before_the_run(tiny_recipe_file: Path) -> None:
+    facts = explanation(load_recipe(tiny_recipe_file, ["network.norm=batch-nostats"], method="fedbn"))
+    assert any("local_norm keeps nothing" in warning for warning in facts["warnings"])

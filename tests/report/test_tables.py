@@ -1,0 +1,111 @@
+"""Tables: numbers by hand, gaps shown as gaps."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyclinic.errors import PolyclinicError
+from polyclinic.report.tables import Comparison, comparison_of, print_comparison, print_run, readable_bytes
+
+
+def make_grid(folder: Path, values: dict[str, list[dict[str, Any]]]) -> Path:
+    """``values[method]`` holds the sites of each seed, by name; the average is the mean of those that are known."""
+    runs = []
+    for method, seeds in values.items():
+        for seed, sites in enumerate(seeds):
+            run = folder / f"{method}-seed{seed}"
+            run.mkdir(parents=True)
+            known = [dice for dice in sites.values() if dice is not None]
+            average = {"dice": sum(known) / len(known) if known else None}
+            summary = {"sites": {site: {"dice": dice} for site, dice in sites.items()}, "average": average}
+            (run / "summary.json").write_text(json.dumps(summary))
+            runs.append({"method": method, "seed": seed, "folder": run.name})
+    (folder / "grid.json").write_text(json.dumps({"methods": list(values), "seeds": [0, 1], "runs": runs}))
+    return folder
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Comparison:
+    grid = {
+        "first": [{"a": 0.5, "b": 0.7}, {"a": 0.6, "b": 0.8}],
+        "second": [{"a": 0.9, "b": 0.5}, {"a": 0.7, "b": None}],
+    }
+    return comparison_of(make_grid(tmp_path, grid), "dice")
+
+
+def test_means_deviations_and_differences(table: Comparison) -> None:
+    assert table.header == ["method", "a", "b", "average", "vs first"]
+    assert table.rows() == [
+        ["first", "55.00 ± 7.07", "75.00 ± 7.07", "65.00 ± 7.07", ""],
+        ["second", "80.00 ± 14.14", "50.00", "70.00 ± 0.00", "+5.00"],
+    ]
+
+
+def test_csv_has_full_precision_and_empty_cells_for_what_is_unknown(table: Comparison) -> None:
+    rows = {(r["method"], r["column"]): r for r in csv.DictReader(io.StringIO(table.to_csv()))}
+    assert float(rows["second", "a"]["mean"]) == pytest.approx(0.8)
+    assert float(rows["second", "a"]["difference"]) == pytest.approx(0.25)
+    assert float(rows["second", "b"]["difference"]) == pytest.approx(-0.25)
+    assert (rows["second", "b"]["standard_deviation"], rows["second", "b"]["seeds"]) == ("", "1")
+    assert rows["first", "a"]["difference"] == ""
+
+
+def test_markdown_is_a_table_with_a_caption(table: Comparison) -> None:
+    lines = table.to_markdown().splitlines()
+    assert lines[:2] == ["| method | a | b | average | vs first |", "| --- | ---: | ---: | ---: | ---: |"]
+    assert all(line.count("|") == 6 for line in lines[:4])
+    assert lines[-1] == "dice in %, mean ± standard deviation over 2 seeds."
+
+
+def test_a_site_that_only_some_methods_tested_is_a_gap(tmp_path: Path) -> None:
+    table = comparison_of(make_grid(tmp_path, {"x": [{"a": 0.5}], "y": [{"b": None}]}), "dice")
+    assert table.rows() == [["x", "50.00", "-", "50.00", ""], ["y", "-", "-", "-", ""]]
+    assert table.caption == "dice in %, of 1 seed."
+
+
+def test_distances_are_not_percent() -> None:
+    table = Comparison("hd95", ("x",), ("a",), {"x": {"a": [3.5], "average": [3.5]}})
+    assert table.rows() == [["x", "3.50", "3.50", ""]]
+    assert table.caption == "hd95 mean distance, of 1 seed."
+
+
+def test_an_unfinished_run_is_named(tmp_path: Path) -> None:
+    grid = make_grid(tmp_path, {"x": [{"a": 0.5}]})
+    (grid / "x-seed0" / "summary.json").unlink()
+    with pytest.raises(
+        PolyclinicError, match=r"x-seed0/summary\.json: this run is not finished; start the same compare"
+    ):
+        comparison_of(grid, "dice")
+
+
+def test_many_sites_fit_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    sites = tuple(f"hospital-{letter}" for letter in "abcdef")
+    columns = {name: [0.81234, 0.79] for name in (*sites, "average")}
+    print_comparison(Comparison("dice", ("fedavg", "fedbn"), sites, {"fedavg": columns, "fedbn": columns}))
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.count("80.12") == 14, "no number is cut in two"
+
+
+def test_a_run_without_any_tested_site_still_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = {
+        "method": "local", "federation": "f", "seed": 0, "sites": {}, "average": {}, "distances": "pixels",
+        "bytes_up": 0, "bytes_down": 1_500_000, "seconds": 1.0, "images_leave": False,
+    }  # fmt: skip
+    print_run(summary)
+    assert "0 B left the sites, 1.5 MB came in, 1 s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_864_000, "1.9 MB"), (5e9, "5.0 GB"), (7e12, "7000.0 GB")],
+)
+def test_sizes_for_people(number: float, text: str) -> None:
+    assert readable_bytes(number) == text

@@ -1,0 +1,66 @@
+"""What the documentation shows works, and what is made from the code is current."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from polyclinic.components import registry as component_registry
+from polyclinic.methods import registry as method_registry
+from polyclinic.methods.registry import load_plugins
+from polyclinic.report.reference import PAGES, write_pages
+from support import tiny_recipe, tiny_server
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def python_blocks(name: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_pages_made_from_the_code_are_current(tmp_path: Path) -> None:
+    write_pages(tmp_path)
+    for name in PAGES:
+        made, kept = (folder / name for folder in (tmp_path, ROOT / "docs"))
+        assert kept.read_text() == made.read_text(), f"run: python -m polyclinic.report.reference ({name})"
+
+
+def test_the_python_of_the_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (block,) = python_blocks("README.md")
+    assert len([line for line in block.splitlines() if line.strip()]) < 10
+    monkeypatch.chdir(tmp_path)
+    exec(block, {})
+    shown = capsys.readouterr().out
+    assert "| fedavg |" in shown
+    assert (tmp_path / "runs/first/summary.json").is_file()
+
+
+def test_the_method_of_contributing_works_as_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(component_registry, "_COMPONENTS", dict(component_registry._COMPONENTS))
+    monkeypatch.setattr(method_registry, "_METHODS", dict(method_registry._METHODS))
+    idea, name = python_blocks("CONTRIBUTING.md")
+    plugin = tmp_path / "my_idea.py"
+    plugin.write_text(idea + name)
+    load_plugins([str(plugin)])
+    server = tiny_server(tmp_path / "run", tiny_recipe("fedentropy", training={"rounds": 1}))
+    server.fit()
+    plain = tiny_server(tmp_path / "plain", tiny_recipe("fedavg", training={"rounds": 1}))
+    plain.fit()
+    zero = tiny_server(tmp_path / "zero", tiny_recipe("fedentropy(weight=0)", training={"rounds": 1}))
+    zero.fit()
+    same = [bool((server.state.weights[n] == t).all()) for n, t in plain.state.weights.items()]
+    assert not all(same)
+    assert all(bool((zero.state.weights[n] == t).all()) for n, t in plain.state.weights.items())
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/data.md"])
+def test_links_and_named_files_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        assert ((ROOT / page).parent / target).exists(), f"{page} points to {target}"
+    for named in re.findall(r"`((?:tests|benchmarks|docs)/[\w/]+\.\w+)`", text):
+        assert (ROOT / named).exists(), f"{page} names {named}"

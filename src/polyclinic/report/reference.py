@@ -21,8 +21,8 @@ def recipe_page() -> str:
     lines = [
         "# The recipe",
         "",
-        "Made by `python -m polyclinic.report.reference`. Only `federation` must be there; any key can be overridden with",
-        "`--set section.key=value`. The run folder's `recipe.toml` has every key written out.",
+        "Made by `python -m polyclinic.report.reference`. Only `federation` must be there; any key can be overridden",
+        "with `--set section.key=value`. The run folder's `recipe.toml` has every key written out.",
         "",
     ]
     tables = [(name, f.annotation) for name, f in Recipe.model_fields.items() if _is_section(f.annotation)]
@@ -52,8 +52,8 @@ def methods_page() -> str:
     lines += [
         "",
         "A method expression adds and drops components: `fedavg+proximal(mu=0.1)`, `fedprox-proximal`,",
-        "`fedbn(unseen=average)`. Adding a component that aggregates replaces the one before; dropping it brings back the",
-        "weighted mean. `polyclinic explain EXPRESSION` prints what leaves a site.",
+        "`fedbn(unseen=average)`. Adding a component that aggregates replaces the one before; dropping it brings back",
+        "the weighted mean. `polyclinic explain EXPRESSION` prints what leaves a site.",
         "",
     ]
     return "\n".join(lines)

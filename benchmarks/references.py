@@ -57,7 +57,7 @@ def main() -> None:
         f"central > fedavg > local elsewhere, for every seed: **{'yes' if holds else 'NO'}**.",
         "",
         "On its own images a local model beats FedAvg here: the centres' stains differ more than their nuclei, and the",
-        "smallest centre hardly counts in the mean. Methods that keep something local, or align styles, are made for this.",
+        "smallest centre hardly counts in the mean. Methods that keep a part local or align styles are made for this.",
         "",
     ]
     Path(__file__).with_suffix(".md").write_text("\n".join(table))

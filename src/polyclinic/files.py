@@ -55,6 +55,7 @@ def read_json(path: Path) -> Any:
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any] | None = None) -> None:
     """Write named tensors and plain data ``about`` them atomically, as safetensors."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     plain: dict[str, Tensor] = {}
@@ -65,7 +66,10 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, 
         plain[name] = value.clone() if value.untyped_storage().data_ptr() in seen else value
         seen.add(plain[name].untyped_storage().data_ptr())
     with replacing(path) as temporary:
-        save_file(plain, temporary, metadata={"about": json.dumps(about or {})})
+        try:
+            save_file(plain, temporary, metadata={"about": json.dumps(about or {})})
+        except SafetensorError as error:  # what the operating system refused, in safetensors' own wrapping
+            raise OSError(str(error)) from error
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -208,11 +208,6 @@ def test_a_full_disk_while_tensors_are_saved(recipe: Path, monkeypatch: pytest.M
     refused(run(recipe), ".safetensors: cannot be written (No space left on device)", "free some space")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="files.py: safetensors reports a failed write as SafetensorError, which is no OSError, so that a full disk "
-    "ends in a traceback (or counts as the site's failure); save_tensors must turn it into a sentence",
-)
 def test_a_write_that_the_operating_system_refuses(tmp_path: Path) -> None:
     """A real refusal, by the limit on the size of files, in place of a disk that is full."""
     import torch

@@ -49,7 +49,7 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) ->
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
             pytest.fail(f"the moment to kill never came: {process.communicate()}")
-        time.sleep(0.002)
+        time.sleep(0.005)
 
 
 def rounds_in_record(run: Path) -> list[int]:

@@ -31,10 +31,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason=".gitignore says 'runs/' instead of '/runs/': git and hatchling leave src/polyclinic/runs and tests/runs out",
-)
 def test_the_wheel_is_complete(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     modules = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "polyclinic").rglob("*.py")}

@@ -48,7 +48,8 @@ def _predictions(bench: Bench, data: SiteData, split: str) -> Iterator[tuple[Ten
     """Indices, predicted classes ``(batch, *spatial)`` and labels of each batch of a split's labelled images."""
     settings = bench.recipe.evaluation
     size = settings.batch_size if data.images.uniform else 1
-    for part in torch.split(data.labelled_indices(split), size):
+    indices = data.labelled_indices(split)
+    for part in torch.split(indices, size) if len(indices) else ():
         images, labels = data.images.batch(part)
         probabilities = predict_probabilities(
             bench.network, images.to(bench.device), bench.recipe.data.patch, settings.overlap, settings.batch_size,

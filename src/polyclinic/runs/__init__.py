@@ -1,0 +1,1 @@
+"""Runs: the folder that one execution of a recipe leaves behind."""

@@ -1,0 +1,170 @@
+"""One execution of a recipe, from files to a summary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from polyclinic.data.federation import Federation
+from polyclinic.data.imageset import ImageSet
+from polyclinic.data.sitedata import SiteData, pool
+from polyclinic.data.splits import Split
+from polyclinic.engines.inprocess import InProcess
+from polyclinic.errors import PolyclinicError, suggestion
+from polyclinic.evaluation.aggregate import Row, rows_from_csv, rows_to_csv
+from polyclinic.evaluation.protocols import ProtocolPart, protocol_parts
+from polyclinic.federation.bench import Bench, build_bench
+from polyclinic.federation.observer import Observer, Observers
+from polyclinic.federation.server import Server
+from polyclinic.federation.site import Site
+from polyclinic.federation.store import SiteStore
+from polyclinic.files import read_json, write_json, write_text
+from polyclinic.methods.expression import parse_method
+from polyclinic.methods.registry import load_plugins
+from polyclinic.recipe import Recipe
+from polyclinic.recipe_files import load_recipe
+from polyclinic.runs.folder import RunFolder
+from polyclinic.runs.plan import folder_name
+from polyclinic.runs.recorder import Recorder
+from polyclinic.runs.sites import open_for, prepare_site, require_training_data, site_data
+from polyclinic.runs.summary import summary_of
+from polyclinic.runs.testing import check_test_data, distance_unit, test_part
+from polyclinic.runs.tracking import trackers_for
+
+ENGINES: dict[str, Callable[[Bench, dict[str, Site]], InProcess]] = {"inprocess": InProcess}
+POOLED = "pooled"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run: its folder and its summary."""
+
+    folder: Path
+    summary: dict[str, Any]
+
+
+def run(
+    recipe: Recipe | str | Path,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    method: str | None = None,
+    overrides: Iterable[str] = (),
+    observer: Observer | None = None,
+) -> RunResult:
+    """Execute a recipe and leave a run folder behind.
+
+    ``recipe`` is a recipe, a file, or the name of a shipped recipe; ``overrides`` are texts such as
+    ``"training.rounds=5"``. With ``resume`` a run that was interrupted goes on to the same result.
+    """
+    if not isinstance(recipe, Recipe):
+        recipe = load_recipe(recipe, overrides, method=method)
+    elif list(overrides):
+        raise PolyclinicError("overrides: only for a recipe's file or name; change a Recipe object itself.")
+    elif method is not None:
+        recipe = recipe.model_copy(update={"method": method})
+    load_plugins(recipe.plugins)
+    chosen = parse_method(recipe.method)
+    if recipe.engine.name not in ENGINES:
+        known = ", ".join(ENGINES)
+        hint = suggestion(recipe.engine.name, ENGINES) or "."
+        raise PolyclinicError(f"engine.name = '{recipe.engine.name}' is not an engine{hint} Known: {known}.")
+    federation, recipe = open_for(recipe)
+    if not recipe.federation.startswith("demo:"):
+        # A path that a program gave relative to its own folder must mean the same when the run is resumed or re-run.
+        recipe = recipe.model_copy(update={"federation": str(federation.root)})
+    folder = RunFolder(Path(out) if out is not None else default_folder(recipe, federation))
+    folder.open(recipe, resume)
+    write_json(
+        folder.path / "task.json", {**asdict(federation.task), "volumes_as_slices": federation.volumes_as_slices}
+    )
+    finished = folder.summary()
+    if finished is not None:
+        return RunResult(folder.path, finished)
+    bench = build_bench(recipe.model_copy(update={"method": chosen.name}), federation.task)
+    observers = Observers([Recorder(folder), *([observer] if observer else []), *trackers_for(recipe, folder)])
+    summary = Execution(federation, recipe, bench, folder, observers).run()
+    observers.on_result(summary)
+    return RunResult(folder.path, summary)
+
+
+def default_folder(recipe: Recipe, federation: Federation) -> Path:
+    """``runs/<federation>/<method>-seed<seed>``."""
+    return Path("runs") / federation.name / f"{folder_name(recipe.method)}-seed{recipe.seed}"
+
+
+class Execution:
+    """Runs every part of the protocol; parts that are done are read, not repeated."""
+
+    def __init__(
+        self, federation: Federation, recipe: Recipe, bench: Bench, folder: RunFolder, observer: Observer
+    ) -> None:
+        self.federation, self.recipe, self.bench = federation, recipe, bench
+        self.folder, self.observer = folder, observer
+        self._images: dict[str, ImageSet] = {}
+
+    def run(self) -> dict[str, Any]:
+        """All parts, then the summary."""
+        parts = protocol_parts(self.federation, self.recipe)
+        for part in parts:
+            name = "split.csv" if len({p.split.hash for p in parts}) == 1 else f"split-{part.name}.csv"
+            self._keep_split(self.folder.path / name, part.split)
+        for component in self.bench.components:
+            for warning in component.warnings():
+                self.observer.on_message(f"warning: {warning}")
+        rows: list[Row] = []
+        extras: dict[str, Any] = {}
+        for part in parts:
+            done = self.folder.part(part.name) / "tested.json"
+            if not done.exists():
+                self._train_and_test(part)
+            cases = self.folder.part(part.name) / "cases.csv"
+            rows += rows_from_csv(cases)
+            extras[part.name] = read_json(done)
+        rows_to_csv(self.folder.cases_file, rows)
+        summary = summary_of(self.recipe, self.federation, self.bench, self.folder, parts, rows, extras)
+        write_json(self.folder.summary_file, summary)
+        return summary
+
+    def _keep_split(self, path: Path, split: Split) -> None:
+        """Write the split; a resumed run must find the one it started with, or it would test on training images."""
+        if path.exists() and path.read_text(encoding="utf-8") != split.to_csv():
+            raise PolyclinicError(
+                f"{path}: the federation's images, cases or labels have changed since this run started; "
+                "restore them, or start a new run in another folder with --out."
+            )
+        write_text(path, split.to_csv())
+
+    def _train_and_test(self, part: ProtocolPart) -> None:
+        data = self._data(part)
+        for one in [data[part.unseen]] if part.unseen else data.values():
+            check_test_data(one, self.recipe, self.observer)
+        training = [pool([data[s] for s in part.train_sites], POOLED)] if self.bench.method.pooled else []
+        training = training or [data[s] for s in part.train_sites]
+        for one in training:
+            require_training_data(one, self.bench.method)
+        sites = {
+            one.site: Site(one, SiteStore(self.folder.site(part.name, one.site))) for one in [*data.values(), *training]
+        }
+        engine = ENGINES[self.recipe.engine.name](self.bench, sites)
+        server = Server(self.bench, engine, [d.site for d in training], self.folder.part(part.name), self.observer)
+        self.observer.on_start(part.name, server.sites, self.recipe.training.rounds, server.state.round)
+        server.fit()
+        started = time.perf_counter()
+        rows, extra = test_part(self.bench, engine, server, part, list(data))
+        seconds = time.perf_counter() - started
+        rows_to_csv(self.folder.part(part.name) / "cases.csv", rows)
+        facts = {"seconds": seconds, "distances": distance_unit(data.values(), self.recipe), **extra}
+        write_json(self.folder.part(part.name) / "tested.json", facts)
+
+    def _data(self, part: ProtocolPart) -> dict[str, SiteData]:
+        """Prepared images of all sites that train or test, read once for all parts."""
+        wanted = [*part.train_sites, *([part.unseen] if part.unseen else [])]
+        for site in wanted:
+            if site not in self._images:
+                self.observer.on_message(f"reading {site} ({len(self.federation.sites[site])} images)")
+                self._images[site] = prepare_site(self.federation, self.recipe, site)
+        return {site: site_data(site, self._images[site], part.split, site == part.unseen) for site in wanted}

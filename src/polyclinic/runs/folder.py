@@ -1,0 +1,109 @@
+"""The run folder: what one execution of a recipe leaves behind."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from polyclinic.errors import PolyclinicError
+from polyclinic.files import read_json, write_json, write_text
+from polyclinic.recipe import Recipe
+from polyclinic.recipe_files import changed_keys, load_recipe, recipe_text
+
+_PACKAGES = ("polyclinic", "torch", "monai", "numpy", "scipy", "safetensors", "pydantic")
+
+
+class RunFolder:
+    """Names of the files, and how they are written so that a kill never leaves half of one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe_file = path / "recipe.toml"
+        self.events_file = path / "events.jsonl"
+        self.cases_file = path / "cases.csv"
+        self.summary_file = path / "summary.json"
+        self.log_file = path / "problems.log"
+
+    def part(self, name: str) -> Path:
+        """Folder of the checkpoints of one part of the protocol."""
+        return self.path / "checkpoints" / name
+
+    def site(self, part: str, site: str) -> Path:
+        """Folder of a site's own memory: on its own disk in a real federation."""
+        return self.path / "sites" / site / part
+
+    def open(self, recipe: Recipe, resume: bool) -> None:
+        """Start a run here, or go on with one, without the files that a kill cut short; refuse to mix two runs."""
+        if self.recipe_file.exists():
+            if not resume:
+                raise PolyclinicError(
+                    f"{self.path}: already holds a run; go on with --resume or choose another folder with --out."
+                )
+            before = load_recipe(self.recipe_file)
+            changed = [key for key in changed_keys(before, recipe) if not key.startswith(("tracking.", "data.cache"))]
+            if changed:
+                raise PolyclinicError(
+                    f"{self.recipe_file}: differs from the recipe to resume in {', '.join(changed)}; "
+                    "resume with the same settings or choose another folder with --out."
+                )
+            for abandoned in self.path.rglob(".*.part"):
+                abandoned.unlink(missing_ok=True)
+            return
+        # The recipe comes last: it is what makes the folder a run, and a kill may come in between.
+        write_json(self.path / "versions.json", {"seed": recipe.seed, **versions()})
+        write_text(self.recipe_file, recipe_text(recipe))
+
+    def events(self, part: str | None = None) -> list[dict[str, Any]]:
+        """The record, one entry a round; a last line cut by a kill is left out."""
+        if not self.events_file.exists():
+            return []
+        found = []
+        for line in self.events_file.read_text(encoding="utf-8").splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if part is None or event["part"] == part:
+                found.append(event)
+        return found
+
+    def forget_events(self, part: str, done: int) -> None:
+        """Drop what was recorded after the checkpoint that a run goes on from."""
+        kept = [e for e in self.events() if e["part"] != part or e["round"] < done]
+        if self.events_file.exists():
+            write_text(self.events_file, "".join(json.dumps(event) + "\n" for event in kept))
+
+    def add_event(self, event: dict[str, Any]) -> None:
+        """Append one line to the record."""
+        self._append(self.events_file, json.dumps(event) + "\n")
+
+    def log(self, text: str) -> None:
+        """Append to the log of problems, tracebacks included."""
+        self._append(self.log_file, text.rstrip() + "\n")
+
+    def _append(self, path: Path, text: str) -> None:
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise PolyclinicError(
+                f"{path}: cannot be written ({error.strerror or error}); free some space and go on with --resume."
+            ) from error
+
+    def summary(self) -> dict[str, Any] | None:
+        """The summary of a finished run."""
+        return dict(read_json(self.summary_file)) if self.summary_file.exists() else None
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that a number may depend on."""
+    found = {"python": platform.python_version(), "machine": platform.machine(), "system": platform.system()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found

@@ -1,0 +1,118 @@
+"""Masks for new images with the model of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from polyclinic.data.federation import Federation, Item, Task
+from polyclinic.data.grids import restore
+from polyclinic.data.listing import list_images
+from polyclinic.data.preprocessing import prepare
+from polyclinic.data.writers import write_label
+from polyclinic.errors import PolyclinicError, suggestion
+from polyclinic.evaluation.inference import predict_probabilities
+from polyclinic.federation.bench import Bench, build_bench
+from polyclinic.federation.checkpoint import Checkpoint
+from polyclinic.federation.store import SiteStore
+from polyclinic.files import read_json
+from polyclinic.methods.registry import load_plugins
+from polyclinic.recipe_files import load_recipe
+from polyclinic.runs.folder import RunFolder
+
+
+def predict(
+    run: str | Path,
+    images: str | Path,
+    out: str | Path,
+    *,
+    site: str | None = None,
+    part: str | None = None,
+    model: str | None = None,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+) -> list[Path]:
+    """Segment an image file or a folder of them; each mask has its image's name, format and geometry.
+
+    ``site`` chooses the model of one site, for methods whose sites have models of their own; ``part`` chooses among
+    the trainings of a protocol with several; ``model`` is ``best`` or ``last``, by default the one that was tested.
+    """
+    bench, federation = load_model(Path(run), site=site, part=part, model=model)
+    listed = list_images(Path(images), bench.task.image_channels)
+    items = [Item("", found.name, found.images, None, found.name) for found in listed]
+    if any(path.resolve().parent == Path(out).resolve() for item in items for path in item.images):
+        raise PolyclinicError(f"--out {out}: holds the images, which masks would overwrite; choose another folder.")
+    written = []
+    for number, item in enumerate(items):
+        progress(number, len(items), item.name)
+        written.append(write_label(Path(out) / item.name, _segment(bench, federation, item), item))
+    return written
+
+
+def _segment(bench: Bench, federation: Federation, item: Item) -> npt.NDArray[np.uint8]:
+    """The mask of one file on its own grid."""
+    prepared = prepare(item, federation, bench.recipe.data)
+    settings = bench.recipe.evaluation
+    stacked = torch.stack([one.image for one in prepared])
+    probabilities = torch.cat(
+        [
+            predict_probabilities(
+                bench.network, part.to(bench.device), bench.recipe.data.patch, settings.overlap, settings.batch_size,
+                multiple=bench.network.multiple,
+            ).cpu()
+            for part in torch.split(stacked, settings.batch_size)
+        ]
+    )  # fmt: skip
+    whole = probabilities if prepared[0].slice_index is not None else probabilities[0]
+    return restore(whole, prepared[0].geometry)
+
+
+def load_model(run: Path, *, site: str | None, part: str | None, model: str | None) -> tuple[Bench, Federation]:
+    """The run's network with its weights, and what is needed to prepare images for it."""
+    folder = RunFolder(run)
+    if not folder.recipe_file.exists():
+        raise PolyclinicError(f"{run}: not a run folder (it has no recipe.toml); give the folder that `run` printed.")
+    recipe = load_recipe(folder.recipe_file)
+    model = model or recipe.training.select
+    load_plugins(recipe.plugins)
+    about = read_json(folder.path / "task.json")
+    sliced = about.pop("volumes_as_slices")
+    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
+    task = Task(**plain)
+    bench = build_bench(recipe, task)
+    name = _one_of("part", part, _names(folder.path / "checkpoints"), run)
+    weights, unseen, _ = Checkpoint(folder.part(name)).load_model(model)
+    personal = {}
+    if bench.kept and site is None and not bench.kept <= unseen.keys():
+        sites = ", ".join(_sites(folder, name))
+        raise PolyclinicError(f"{recipe.method} gives every site a model of its own; choose one with --site: {sites}.")
+    if site is not None:
+        chosen = _one_of("site", site, _sites(folder, name), run)
+        state = SiteStore(folder.site(name, chosen)).load(before=recipe.training.rounds + 1)
+        best = None if model == "last" else Checkpoint(folder.part(name)).load_model("best")[2]
+        personal = state.personal_at(best)
+    bench.load(unseen, personal, weights)
+    return bench, Federation(run.name, task, {}, run, sliced)
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def _sites(folder: RunFolder, part: str) -> list[str]:
+    return [name for name in _names(folder.path / "sites") if folder.site(part, name).is_dir()]
+
+
+def _one_of(what: str, wanted: str | None, known: list[str], run: Path) -> str:
+    if wanted is None and len(known) == 1:
+        return known[0]
+    if wanted in known:
+        return str(wanted)
+    if not known:
+        raise PolyclinicError(f"{run}: holds no {what} yet; finish the run with --resume first.")
+    problem = f"--{what} is needed" if wanted is None else f"--{what} {wanted} is not in this run"
+    raise PolyclinicError(f"{run}: {problem}{suggestion(wanted or '', known) or '.'} It holds: {', '.join(known)}.")

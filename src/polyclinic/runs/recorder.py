@@ -1,0 +1,30 @@
+"""The observer that writes the run folder's record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from polyclinic.federation.observer import Observer
+from polyclinic.runs.folder import RunFolder
+
+
+class Recorder(Observer):
+    """One line a round into ``events.jsonl``; failures with their tracebacks into ``problems.log``."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.part = ""
+
+    def on_start(self, part: str, sites: Sequence[str], rounds: int, done: int) -> None:  # noqa: ARG002
+        """Drop what was recorded after the checkpoint."""
+        self.part = part
+        self.folder.forget_events(part, done)
+
+    def on_refusal(self, round_number: int, site: str, reason: str, details: str) -> None:
+        """Keep the whole story for the person who mends it."""
+        self.folder.log(f"[{self.part}] round {round_number + 1}, site {site}: {reason}\n{details}")
+
+    def on_round(self, event: dict[str, Any]) -> None:
+        """Add the round to the record."""
+        self.folder.add_event({"part": self.part, **event})

@@ -1,0 +1,74 @@
+"""From a recipe to sites with prepared data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from polyclinic.components.registry import find_component
+from polyclinic.data.federation import Federation, open_federation
+from polyclinic.data.imageset import ImageSet, build_imageset
+from polyclinic.data.preprocessing import resolve_size
+from polyclinic.data.sitedata import SiteData
+from polyclinic.data.splits import Split
+from polyclinic.errors import PolyclinicError
+from polyclinic.federation.site import require_labels
+from polyclinic.methods.registry import Method
+from polyclinic.networks import build_network
+from polyclinic.recipe import Recipe
+
+
+def open_for(recipe: Recipe) -> tuple[Federation, Recipe]:
+    """Open the recipe's federation and write down the sizes that the recipe left to us."""
+    federation = open_federation(recipe.federation, recipe.data)
+    network = build_network(federation.task, recipe.network, recipe.seed)
+    data = recipe.data
+    if data.patch is not None and len(data.patch) != federation.task.spatial_dims:
+        raise PolyclinicError(f"data.patch = {list(data.patch)} does not fit a {federation.task.spatial_dims}D task.")
+    if data.size == "auto" and data.patch is None:
+        size = resolve_size(federation, data, network.multiple)
+        recipe = recipe.model_copy(update={"data": data.model_copy(update={"size": size})})
+    shown = recipe.data.patch or recipe.data.size
+    if isinstance(shown, tuple):
+        _require_room(shown, network.multiple, federation.task.spatial_dims)
+    return federation, recipe
+
+
+def _require_room(size: tuple[int, ...], multiple: int, dims: int) -> None:
+    if len(size) != dims:
+        raise PolyclinicError(f"data.size = {list(size)} does not fit a {dims}D task; give {dims} numbers.")
+    if min(size) < 2 * multiple:
+        raise PolyclinicError(
+            f"Images of size {list(size)} are too small for this network, whose deepest map would hold a single pixel; "
+            f"use data.size of at least {2 * multiple} or a smaller network.depth."
+        )
+
+
+def cache_for(recipe: Recipe) -> Path | None:
+    """Folder for memory-mapped tensors, if the recipe names one."""
+    return Path(recipe.data.cache) if recipe.data.cache else None
+
+
+def prepare_site(federation: Federation, recipe: Recipe, site: str) -> ImageSet:
+    """All prepared images of one site."""
+    return build_imageset(federation.sites[site], federation, recipe.data, cache_for(recipe))
+
+
+def site_data(site: str, images: ImageSet, split: Split, unseen: bool = False) -> SiteData:
+    """A site's images with the indices of each split; an unseen site tests with everything."""
+    parts = ["test" if unseen else split.of[sample.site, sample.name] for sample in images.samples]
+    indices = {
+        name: torch.tensor([i for i, part in enumerate(parts) if part == name], dtype=torch.long)
+        for name in ("train", "val", "test")
+    }
+    return SiteData(site, images, indices)
+
+
+def require_training_data(data: SiteData, method: Method) -> None:
+    """Stop before the run starts when a site could not take part."""
+    if any(find_component(part.component).wants_unlabelled for part in method.parts):
+        if not len(data.training_indices()):
+            raise PolyclinicError(f"Site '{data.site}' has no training image; change the split or leave the site out.")
+        return
+    require_labels(data)

@@ -1,0 +1,47 @@
+"""``summary.json``: the run in one page of plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polyclinic.data.federation import Federation
+from polyclinic.evaluation.aggregate import Row, for_json, summarise
+from polyclinic.evaluation.protocols import ProtocolPart
+from polyclinic.federation.bench import Bench, describe_components
+from polyclinic.recipe import Recipe
+from polyclinic.runs.folder import RunFolder
+
+
+def summary_of(
+    recipe: Recipe, federation: Federation, bench: Bench, folder: RunFolder, parts: list[ProtocolPart],
+    rows: list[Row], tested: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Everything that a table, a comparison or a reader needs first."""
+    sites, average = summarise(rows)
+    events = folder.events()
+    phases = {phase: sum(e["seconds"][phase] for e in events) for phase in ("training", "validation")}
+    phases["test"] = sum(facts["seconds"] for facts in tested.values())
+    transfers = {name: facts["transfer"] for name, facts in tested.items() if "transfer" in facts}
+    summary = {
+        "method": recipe.method,
+        "components": describe_components(bench),
+        "federation": federation.name,
+        "protocol": recipe.protocol.kind,
+        "engine": recipe.engine.name,
+        "seed": recipe.seed,
+        "rounds": recipe.training.rounds,
+        "tested_rounds": {name: facts["tested_round"] + 1 for name, facts in tested.items()},
+        "sites": {site: for_json(metrics) for site, metrics in sites.items()},
+        "average": for_json(average),
+        "distances": " or ".join(sorted({unit for f in tested.values() for unit in f["distances"].split(" or ")})),
+        "bytes_up": sum(sum(e["bytes_up"].values()) for e in events),
+        "bytes_down": sum(sum(e["bytes_down"].values()) for e in events),
+        "seconds": sum(phases.values()),
+        "seconds_by_phase": phases,
+        "images_leave": bench.method.pooled,
+        "refused": sum(len(e["refused"]) for e in events),
+        "split_sha256": {part.name: part.split.hash for part in parts},
+    }
+    if transfers:
+        summary["transfer"] = transfers
+    return summary

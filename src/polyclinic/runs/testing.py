@@ -1,0 +1,90 @@
+"""The test of a trained part: which model is tested where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from polyclinic.data.sitedata import SiteData
+from polyclinic.engines.base import Engine
+from polyclinic.errors import PolyclinicError
+from polyclinic.evaluation.aggregate import Row, for_json, summarise
+from polyclinic.evaluation.protocols import ProtocolPart
+from polyclinic.federation.bench import Bench
+from polyclinic.federation.messages import Broadcast, Failure
+from polyclinic.federation.observer import Observer
+from polyclinic.federation.server import Server
+from polyclinic.recipe import Recipe
+
+Rows = list[Row]
+
+
+def test_part(
+    bench: Bench, engine: Engine, server: Server, part: ProtocolPart, sites: list[str]
+) -> tuple[Rows, dict[str, Any]]:
+    """Per-case rows, and plain facts about the test (the round of the tested model, transfer between sites)."""
+    select = bench.recipe.training.select
+    weights, unseen_weights, number = server.checkpoint.load_model(select)
+    best = number if select == "best" and server.state.best_round is not None else None
+    chosen = Broadcast(server.state.round - 1, weights, best_round=best)
+    facts: dict[str, Any] = {"tested_round": number, "rounds": server.state.round}
+    if part.unseen is None:
+        rows = _evaluate(engine, chosen, sites)
+    elif not bench.kept or bench.kept <= unseen_weights.keys():
+        rows = _evaluate(engine, Broadcast(chosen.round, {**weights, **unseen_weights}), [part.unseen])
+    else:
+        # Personal models and no rule for strangers: the mean over the training sites' models, as FedSemiDG reports.
+        rows = _each_model(engine, chosen, server.sites, [part.unseen])
+    if bench.recipe.protocol.transfer and part.unseen is None:
+        facts["transfer"] = _transfer(engine, chosen, server.sites, sites)
+    return rows, facts
+
+
+def check_test_data(data: SiteData, recipe: Recipe, observer: Observer) -> None:
+    """Before the training: say which site cannot be tested, and stop when distances cannot be in millimetres."""
+    if not len(data.labelled_indices("test")):
+        observer.on_message(f"warning: {data.site} has no labelled test image, so it is not in the table")
+    if recipe.evaluation.units == "mm" and any(sample.spacing is None for sample in data.images.samples):
+        raise PolyclinicError(
+            f"evaluation.units = 'mm': images of site '{data.site}' do not know their spacing; "
+            "write 'spacing' in federation.toml, or set evaluation.units to 'auto'."
+        )
+
+
+def distance_unit(sites: Iterable[SiteData], recipe: Recipe) -> str:
+    """What distances are measured in: ``mm``, ``pixels``, or both when only some files know their spacing."""
+    known = {sample.spacing is not None for data in sites for sample in data.images.samples}
+    if recipe.evaluation.units == "pixel" or known == {False}:
+        return "pixels"
+    return "mm" if known == {True} else "mm or pixels"
+
+
+def _evaluate(engine: Engine, broadcast: Broadcast, sites: list[str], model: str = "") -> Rows:
+    rows: Rows = []
+    for answer in engine.evaluate(broadcast, sites, "test", detailed=True):
+        if isinstance(answer, Failure):
+            raise PolyclinicError(
+                f"Site '{answer.site}' could not be tested ({answer.reason}); mend it and go on with --resume."
+            )
+        rows += [cast(Row, {**row, "model": model}) for row in answer.rows]
+    return rows
+
+
+def _each_model(engine: Engine, chosen: Broadcast, sources: tuple[str, ...], targets: list[str]) -> Rows:
+    """The rows of every source site's model at the target sites."""
+    return [
+        row
+        for source in sources
+        for row in _evaluate(engine, Broadcast(chosen.round, engine.model(chosen, source)), targets, source)
+    ]
+
+
+def _transfer(engine: Engine, chosen: Broadcast, sources: tuple[str, ...], sites: list[str]) -> dict[str, Any]:
+    """Dice of each site's model at each site: ``transfer[model][tested at]``."""
+    return {
+        source: {
+            site: for_json(metrics).get("dice")
+            for site, metrics in summarise(_each_model(engine, chosen, (source,), sites))[0].items()
+        }
+        for source in sources
+    }

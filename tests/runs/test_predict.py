@@ -1,0 +1,200 @@
+"""Masks for new images: on the image, in its format, from the model that was tested."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import polyclinic
+from polyclinic.errors import PolyclinicError
+from polyclinic.federation.bench import build_bench
+from polyclinic.files import load_tensors, save_tensors
+from polyclinic.recipe_files import load_recipe
+from polyclinic.runs.predict import load_model, predict
+from support import write_tiny_federation, write_tiny_recipe, write_volumes
+
+Finished = Callable[..., Path]
+# Axes swapped, one of them backwards, and turned by some degrees: nothing about this scanner is straight.
+_ANGLE = 0.1
+_TURN = np.array([[np.cos(_ANGLE), -np.sin(_ANGLE), 0], [np.sin(_ANGLE), np.cos(_ANGLE), 0], [0, 0, 1]])
+OBLIQUE = np.eye(4)
+OBLIQUE[:3, :3] = _TURN @ np.array([[0, -1.5, 0], [0, 0, 2.0], [1.0, 0, 0]])
+OBLIQUE[:3, 3] = (40, -12, 7)
+
+
+@torch.no_grad()
+def threshold(network: nn.Module) -> dict[str, torch.Tensor]:
+    """Weights with which the U-Net passes the image on and calls everything above 0.5 foreground."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Conv3d):
+            module.weight.zero_()
+            module.weight[(0, 0, *(size // 2 for size in module.kernel_size))] = 1
+            module.bias.zero_()  # type: ignore[union-attr]
+            last = module
+        elif isinstance(module, nn.ConvTranspose2d | nn.ConvTranspose3d):
+            module.weight.zero_()
+    last.weight.zero_()
+    last.weight[1, 0] = 100
+    last.bias[0] = 50  # type: ignore[index]
+    return {f"weights/{name}": tensor.clone() for name, tensor in network.state_dict().items()}
+
+
+def thresholding_run(folder: Path, federation: Path, *overrides: str) -> Path:
+    recipe = write_tiny_recipe(folder / "r.toml", federation, rounds=1)
+    run = polyclinic.run(recipe, out=folder / "run", overrides=overrides).folder
+    bench, _ = load_model(run, site=None, part=None, model=None)
+    weights = threshold(build_bench(load_recipe(run / "recipe.toml"), bench.task).network)
+    for name in ("server", "best"):
+        path = run / "checkpoints" / "all" / f"{name}.safetensors"
+        save_tensors(path, weights, load_tensors(path)[1])
+    return run
+
+
+def test_a_png_mask_lies_on_its_image(tmp_path: Path) -> None:
+    federation = write_tiny_federation(tmp_path / "fed")
+    run = thresholding_run(tmp_path, federation)
+    written = predict(run, federation / "north", tmp_path / "masks")
+    assert written == [tmp_path / "masks" / f"case{number}.png" for number in range(5)]
+    for path in written:
+        image = np.asarray(Image.open(federation / "north" / "images" / path.name)).astype(float)
+        mask = Image.open(path)
+        assert mask.mode == "L"
+        scaled = (image - image.min()) / (image.max() - image.min())
+        np.testing.assert_array_equal(np.asarray(mask), scaled > 0.5)
+        assert np.asarray(mask).any()
+
+
+def test_a_picture_of_another_size_gets_a_mask_of_its_own_size(tmp_path: Path) -> None:
+    run = thresholding_run(tmp_path, write_tiny_federation(tmp_path / "fed"))
+    image = np.full((40, 56), 20, np.uint8)
+    image[5:25, 30:50] = 220
+    Image.fromarray(image).save(tmp_path / "new.jpg", quality=95)
+    (path,) = predict(run, tmp_path / "new.jpg", tmp_path / "masks")
+    assert path == tmp_path / "masks" / "new.png"
+    mask, truth = np.asarray(Image.open(path)) == 1, image > 100
+    assert mask.shape == image.shape
+    assert 2 * (mask & truth).sum() / (mask.sum() + truth.sum()) > 0.85
+
+
+@pytest.mark.parametrize("dims", [3, 2], ids=["volumes", "slices"])
+@pytest.mark.parametrize("affine", [np.diag([1.0, 1.0, 3.0, 1.0]), OBLIQUE], ids=["straight", "oblique"])
+def test_a_nifti_mask_keeps_affine_and_lies_on_its_volume(tmp_path: Path, dims: int, affine: np.ndarray) -> None:
+    """Trained on straight volumes; those to predict come from another scanner."""
+    federation = write_volumes(tmp_path / "fed", np.diag([1.0, 1.0, 3.0, 1.0]), dims)
+    run = thresholding_run(tmp_path, federation)
+    shape = (10, 8, 12) if affine is OBLIQUE else (8, 12, 10)  # the same grid once the axes are in order
+    others = write_volumes(tmp_path / "new", affine, dims, shape, sites="z", count=2)
+    written = predict(run, others / "z" / "images", tmp_path / "masks")
+    assert [path.name for path in written] == ["v0.nii.gz", "v1.nii.gz"]
+    for path in written:
+        mask, image = nibabel.load(path), nibabel.load(others / "z" / "images" / path.name)
+        label = nibabel.load(others / "z" / "labels" / path.name)
+        np.testing.assert_allclose(mask.affine, image.affine, atol=1e-6)
+        assert mask.get_data_dtype() == np.uint8
+        found, truth = np.asarray(mask.dataobj) == 1, np.asarray(label.dataobj) == 1
+        assert found.shape == shape
+        np.testing.assert_array_equal(found, truth)
+
+
+def dice_in_record(run: Path, site: str, **only: str) -> dict[str, float]:
+    with (run / "cases.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["metric"] == "dice" and row["site"] == site]
+    return {row["image"]: float(row["value"]) for row in rows if all(row[k] == v for k, v in only.items())}
+
+
+def dice_of_masks(masks: Path, labels: Path) -> dict[str, float]:
+    found = {}
+    for path in sorted(masks.iterdir()):
+        mask, truth = (np.asarray(Image.open(p)) == 1 for p in (path, labels / path.name))
+        total = mask.sum() + truth.sum()
+        found[path.stem] = 2 * float((mask & truth).sum()) / total if total else 1.0
+    return found
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides", "site"),
+    [
+        ("fedavg", (), None),
+        ("fedavg", (), "south"),
+        ("fedbn", (), "south"),
+        ("local", (), "south"),
+        ("central", (), None),
+        ("fedavg", ("training.lr=1.0", "training.select=best"), None),
+        ("fedavg", ("training.lr=1.0", "training.select=last"), None),
+    ],
+)
+def test_masks_are_those_of_the_tested_model(
+    method: str, overrides: tuple[str, ...], site: str | None, finished: Finished, tiny_federation: Path, tmp_path: Path
+) -> None:
+    run = finished(method, *overrides)
+    predict(run, tiny_federation / "south", tmp_path, site=site)
+    masks, record = dice_of_masks(tmp_path, tiny_federation / "south" / "labels"), dice_in_record(run, "south")
+    assert record == pytest.approx({image: masks[image] for image in record})
+    assert record
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedbn"])
+def test_a_model_for_strangers_needs_no_site(
+    method: str, finished: Finished, tiny_federation: Path, tmp_path: Path
+) -> None:
+    run = finished(method, "protocol.kind=leave-one-site-out")
+    predict(run, tiny_federation / "north", tmp_path, part="without-north")
+    masks = dice_of_masks(tmp_path, tiny_federation / "north" / "labels")
+    assert masks == pytest.approx(dice_in_record(run, "north"))
+    with pytest.raises(PolyclinicError, match=r"--part is needed\. It holds: without-north, without-south"):
+        predict(run, tiny_federation / "north", tmp_path / "other")
+
+
+def test_sites_have_models_of_their_own(finished: Finished, tiny_federation: Path, tmp_path: Path) -> None:
+    for site in ("north", "south"):
+        predict(finished("local"), tiny_federation / "north", tmp_path / site, site=site)
+    one, other = (b"".join(p.read_bytes() for p in sorted((tmp_path / s).iterdir())) for s in ("north", "south"))
+    assert one != other
+    with pytest.raises(
+        PolyclinicError, match="local gives every site a model of its own; choose one with --site: north"
+    ):
+        predict(finished("local"), tiny_federation / "north", tmp_path / "none")
+
+
+def test_what_cannot_be_predicted_gets_a_sentence(finished: Finished, tiny_federation: Path, tmp_path: Path) -> None:
+    run, images = finished(), tiny_federation / "north" / "images"
+    with pytest.raises(PolyclinicError, match=r"not a run folder \(it has no recipe.toml\)"):
+        predict(tmp_path, images, tmp_path / "out")
+    with pytest.raises(PolyclinicError, match="--site nort is not in this run, did you mean 'north'"):
+        predict(run, images, tmp_path / "out", site="nort")
+    with pytest.raises(PolyclinicError, match="holds the images, which masks would overwrite"):
+        predict(run, images, images)
+    with pytest.raises(PolyclinicError, match=r"typo\.png: no such file or folder"):
+        predict(run, images / "typo.png", tmp_path / "out")
+    nibabel.save(nibabel.Nifti1Image(np.zeros((16, 16, 4)), np.eye(4)), tmp_path / "volume.nii.gz")
+    with pytest.raises(PolyclinicError, match=r"volume\.nii\.gz: is a volume among 2D images"):
+        predict(run, tmp_path / "volume.nii.gz", tmp_path / "out")
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (16, 16, 3), np.uint8)).save(tmp_path / "colour.png")
+    with pytest.raises(PolyclinicError, match=r"colour\.png: has 3 channels, but the task has 1"):
+        predict(run, tmp_path / "colour.png", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_without_a_model_says_so(tiny_recipe_file: Path, tiny_federation: Path, tmp_path: Path) -> None:
+    run = polyclinic.run(tiny_recipe_file, out=tmp_path / "run", overrides=["training.rounds=1"]).folder
+    for path in (run / "checkpoints" / "all").glob("*.safetensors"):
+        path.unlink()
+    with pytest.raises(PolyclinicError, match="there is no model yet; finish the run with --resume first"):
+        predict(run, tiny_federation / "north", tmp_path / "out")
+    (run / "checkpoints" / "all" / "best.safetensors").write_bytes(b"damaged")
+    with pytest.raises(PolyclinicError, match=r"best\.safetensors: not a readable safetensors file"):
+        predict(run, tiny_federation / "north", tmp_path / "out")
+
+
+def test_progress_names_the_file_at_work(finished: Finished, tiny_federation: Path, tmp_path: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    predict(finished(), tiny_federation / "south", tmp_path, progress=lambda *what: told.append(what))
+    assert told == [(number, 4, f"case{number}") for number in range(4)]

@@ -1,0 +1,66 @@
+"""``summary.json``: the keys that others rely on, and valid JSON whatever the numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import polyclinic
+from support import write_tiny_federation, write_tiny_recipe
+
+
+def strict(path: Path) -> dict[str, Any]:
+    """JSON without the constants that only Python knows."""
+
+    def refuse(constant: str) -> None:
+        pytest.fail(f"{path.name} holds {constant}")
+
+    return dict(json.loads(path.read_text(), parse_constant=refuse))
+
+
+def test_the_promised_keys_are_there(finished: Callable[..., Path]) -> None:
+    summary = strict(finished("fedprox(mu=0.5)") / "summary.json")
+    assert summary["method"] == "fedprox(mu=0.5)"
+    assert (summary["federation"], summary["engine"], summary["seed"], summary["rounds"]) == ("tiny", "inprocess", 0, 3)
+    assert {"dice", "hd95"} <= summary["average"].keys() == summary["sites"]["north"].keys()
+    assert list(summary["sites"]) == ["north", "south"]
+    assert summary["bytes_up"] > 0 < summary["bytes_down"]
+    assert summary["seconds"] == pytest.approx(sum(summary["seconds_by_phase"].values()))
+    assert summary["seconds_by_phase"].keys() == {"training", "validation", "test"}
+    assert summary["components"][1] == {"component": "proximal", "level": "objective", "settings": {"mu": 0.5}}
+    assert summary["images_leave"] is False
+    assert summary["refused"] == 0
+
+
+def test_local_moves_no_byte_and_central_says_that_images_leave(finished: Callable[..., Path]) -> None:
+    local, central = (strict(finished(method) / "summary.json") for method in ("local", "central"))
+    assert (local["bytes_up"], local["bytes_down"], local["images_leave"]) == (0, 0, False)
+    assert (central["bytes_up"], central["bytes_down"], central["images_leave"]) == (0, 0, True)
+
+
+def test_values_that_a_policy_leaves_out_become_null(tmp_path: Path) -> None:
+    federation = write_tiny_federation(tmp_path / "fed")
+    for path in (federation / "south" / "labels").iterdir():
+        Image.fromarray(np.zeros((16, 16), np.uint8)).save(path)
+    recipe = write_tiny_recipe(tmp_path / "r.toml", federation, rounds=1)
+    overrides = ["policies.empty_masks=ignore", "protocol.transfer=true"]
+    run = polyclinic.run(recipe, out=tmp_path / "run", overrides=overrides).folder
+    summary = strict(run / "summary.json")
+    assert summary["sites"]["south"]["dice"] is None
+    assert summary["average"]["dice"] == summary["sites"]["north"]["dice"] is not None
+    assert summary["transfer"]["all"]["north"]["south"] is None
+    strict(run / "checkpoints" / "all" / "tested.json")
+
+
+def test_classes_are_reported_one_by_one_when_there_are_several(tmp_path: Path) -> None:
+    federation = write_tiny_federation(tmp_path / "fed")
+    (federation / "federation.toml").write_text('classes = ["background", "disc", "core"]\nchannels = 1\n')
+    recipe = write_tiny_recipe(tmp_path / "r.toml", federation, rounds=1)
+    summary = polyclinic.run(recipe, out=tmp_path / "run", overrides=["evaluation.metrics=['dice']"]).summary
+    assert list(summary["average"]) == ["dice", "dice/disc", "dice/core"]

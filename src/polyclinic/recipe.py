@@ -166,7 +166,7 @@ class EvaluationSettings(Section):
         "dice", "iou", "precision", "sensitivity", "hd95", "asd", "assd",
     )  # fmt: skip
     units: Literal["auto", "pixel", "mm"] = Field(
-        "auto", description="of distances; auto: mm where the files know their spacing"
+        "auto", description="of distances; auto: mm if the files of every site know their spacing"
     )
     per: Literal["auto", "image", "volume"] = Field(
         "auto", description="slices of a volume one by one, or stacked; auto: stacked for tasks on volumes"

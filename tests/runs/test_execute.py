@@ -312,7 +312,7 @@ def test_distances_say_their_unit(finished: Finished, tmp_path: Path) -> None:
     assert summary_of(finished())["distances"] == "pixels"
     federation = write_tiny_federation(tmp_path / "fed")
     recipe = write_tiny_recipe(tmp_path / "r.toml", federation, rounds=1)
-    with pytest.raises(PolyclinicError, match=r"evaluation\.units = 'mm': images of site 'north'"):
+    with pytest.raises(PolyclinicError, match=r"evaluation\.units = 'mm', but the files of site 'north'"):
         polyclinic.run(recipe, out=tmp_path / "none", overrides=["evaluation.units=mm"])
     pixels = polyclinic.run(recipe, out=tmp_path / "pixels").summary
     with (federation / "federation.toml").open("a") as file:

@@ -31,11 +31,11 @@ from polyclinic.runs.plan import folder_name
 from polyclinic.runs.recorder import Recorder
 from polyclinic.runs.sites import open_for, prepare_site, require_training_data, site_data
 from polyclinic.runs.summary import summary_of
-from polyclinic.runs.testing import check_test_data, distance_unit, test_part
+from polyclinic.runs.testing import check_test_data, test_part
 from polyclinic.runs.tracking import trackers_for
 
 ENGINES: dict[str, Callable[[Bench, dict[str, Site]], InProcess]] = {"inprocess": InProcess}
-POOLED = "pooled"
+POOLED = "@pooled"  # no folder of a federation is called so
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Execution:
         rows, extra = test_part(self.bench, engine, server, part, list(data))
         seconds = time.perf_counter() - started
         rows_to_csv(self.folder.part(part.name) / "cases.csv", rows)
-        facts = {"seconds": seconds, "distances": distance_unit(data.values(), self.recipe), **extra}
+        facts = {"seconds": seconds, **extra}
         write_json(self.folder.part(part.name) / "tested.json", facts)
 
     def _data(self, part: ProtocolPart) -> dict[str, SiteData]:

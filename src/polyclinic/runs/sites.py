@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from polyclinic.components.registry import find_component
-from polyclinic.data.federation import Federation, open_federation
+from polyclinic.data.federation import Federation, item_header, open_federation
 from polyclinic.data.imageset import ImageSet, build_imageset
 from polyclinic.data.preprocessing import resolve_size
 from polyclinic.data.sitedata import SiteData
@@ -20,7 +20,7 @@ from polyclinic.recipe import Recipe
 
 
 def open_for(recipe: Recipe) -> tuple[Federation, Recipe]:
-    """Open the recipe's federation and write down the sizes that the recipe left to us."""
+    """Open the recipe's federation and write down the sizes and units that the recipe left to us."""
     federation = open_federation(recipe.federation, recipe.data)
     network = build_network(federation.task, recipe.network, recipe.seed)
     data = recipe.data
@@ -32,16 +32,33 @@ def open_for(recipe: Recipe) -> tuple[Federation, Recipe]:
     shown = recipe.data.patch or recipe.data.size
     if isinstance(shown, tuple):
         _require_room(shown, network.multiple, federation.task.spatial_dims)
-    return federation, recipe
+    evaluation = recipe.evaluation.model_copy(update={"units": _units(federation, recipe)})
+    return federation, recipe.model_copy(update={"evaluation": evaluation})
+
+
+def _units(federation: Federation, recipe: Recipe) -> str:
+    """Millimetres only if every site's files know their spacing: an average must not mix two units."""
+    headers = {site: item_header(items[0]) for site, items in federation.sites.items()}
+    unknown = [
+        site
+        for site, header in headers.items()
+        if header.affine is None and federation.task.nominal_spacing(len(header.shape)) is None
+    ]
+    if recipe.evaluation.units == "mm" and unknown:
+        raise PolyclinicError(
+            f"evaluation.units = 'mm', but the files of site '{unknown[0]}' do not know their spacing; "
+            "write 'spacing' into federation.toml or use 'pixel'."
+        )
+    return recipe.evaluation.units if recipe.evaluation.units != "auto" else "pixel" if unknown else "mm"
 
 
 def _require_room(size: tuple[int, ...], multiple: int, dims: int) -> None:
     if len(size) != dims:
         raise PolyclinicError(f"data.size = {list(size)} does not fit a {dims}D task; give {dims} numbers.")
-    if min(size) < 2 * multiple:
+    if min(size) < multiple or max(size) < 2 * multiple:
         raise PolyclinicError(
-            f"Images of size {list(size)} are too small for this network, whose deepest map would hold a single pixel; "
-            f"use data.size of at least {2 * multiple} or a smaller network.depth."
+            f"Images of size {list(size)} are too small for this network, whose deepest map would hold a single pixel "
+            f"or none; use data.size of at least {2 * multiple} or a smaller network.depth."
         )
 
 

@@ -33,7 +33,7 @@ def summary_of(
         "tested_rounds": {name: facts["tested_round"] + 1 for name, facts in tested.items()},
         "sites": {site: for_json(metrics) for site, metrics in sites.items()},
         "average": for_json(average),
-        "distances": " or ".join(sorted({unit for f in tested.values() for unit in f["distances"].split(" or ")})),
+        "distances": "mm" if recipe.evaluation.units == "mm" else "pixels",
         "bytes_up": sum(sum(e["bytes_up"].values()) for e in events),
         "bytes_down": sum(sum(e["bytes_down"].values()) for e in events),
         "seconds": sum(phases.values()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, cast
 
 from polyclinic.data.sitedata import SiteData
@@ -49,14 +48,6 @@ def check_test_data(data: SiteData, recipe: Recipe, observer: Observer) -> None:
             f"evaluation.units = 'mm': images of site '{data.site}' do not know their spacing; "
             "write 'spacing' in federation.toml, or set evaluation.units to 'auto'."
         )
-
-
-def distance_unit(sites: Iterable[SiteData], recipe: Recipe) -> str:
-    """What distances are measured in: ``mm``, ``pixels``, or both when only some files know their spacing."""
-    known = {sample.spacing is not None for data in sites for sample in data.images.samples}
-    if recipe.evaluation.units == "pixel" or known == {False}:
-        return "pixels"
-    return "mm" if known == {True} else "mm or pixels"
 
 
 def _evaluate(engine: Engine, broadcast: Broadcast, sites: list[str], model: str = "") -> Rows:

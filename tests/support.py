@@ -22,7 +22,7 @@ from polyclinic.federation.bench import Bench, build_bench
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
-from polyclinic.federation.store import SiteStore
+from polyclinic.federation.store import SiteStore, StateMemory
 from polyclinic.recipe import Recipe
 from polyclinic.recipe_files import make_recipe
 
@@ -114,7 +114,8 @@ def tiny_server(
     data = [tiny_site(name, count, dims) for name, count in (sizes or SIZES).items()]
     if bench.method.pooled:
         data = [pool(data, "pooled")]
-    sites = {one.site: Site(one, SiteStore(folder / "sites" / one.site)) for one in data}
+    memory = StateMemory()
+    sites = {one.site: Site(one, SiteStore(folder / "sites" / one.site, memory)) for one in data}
     return Server(bench, engine(bench, sites), list(sites), folder / "server", observer or Observer())
 
 

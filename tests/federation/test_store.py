@@ -8,7 +8,7 @@ import torch
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation.checkpoint import Checkpoint, ServerState
 from polyclinic.federation.messages import Broadcast, Update, load_message, save_message
-from polyclinic.federation.store import SiteState, SiteStore
+from polyclinic.federation.store import SiteState, SiteStore, StateMemory
 from polyclinic.files import load_tensors, read_json, replacing, save_tensors, write_text
 
 
@@ -121,3 +121,21 @@ def test_damaged_json_gets_a_sentence(tmp_path: Path) -> None:
     write_text(tmp_path / "x.json", "{")
     with pytest.raises(PolyclinicError, match=r"x\.json: cannot be read as JSON"):
         read_json(tmp_path / "x.json")
+
+
+def test_memory_holds_the_newest_states_up_to_its_limit(tmp_path: Path) -> None:
+    memory = StateMemory(limit_mb=40 * 2 / 2**20)
+    stores = [SiteStore(tmp_path / name, memory) for name in "abc"]
+    for store in stores:
+        assert state(0).bytes == 32
+        store.save(state(0))
+    assert memory.peek(tmp_path / "a", before=1) is None
+    held = memory.peek(tmp_path / "c", before=1)
+    assert held is not None
+    assert stores[2].load(before=1) is held
+    assert memory.peek(tmp_path / "c", before=0) is None
+    taken = stores[2].take(before=1)
+    assert taken is held
+    assert memory.peek(tmp_path / "c", before=1) is None
+    assert stores[2].load(before=1).optimizer["a.b/exp_avg"].tolist() == [0, 0]
+    StateMemory(limit_mb=0).put(tmp_path, state(0))

@@ -100,7 +100,7 @@ class Site:
         return self._local_weights(bench, broadcast, state.personal_at(broadcast.best_round))
 
     def _state_for(self, bench: Bench, broadcast: Broadcast) -> SiteState:
-        state = self.store.load(before=broadcast.round)
+        state = self.store.take(before=broadcast.round)
         state.note_best(broadcast.best_round)
         if bench.recipe.policies.skipped_rounds == "reset" and state.round < broadcast.round - 1:
             state.optimizer, state.components = {}, {}

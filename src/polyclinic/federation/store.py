@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from polyclinic.federation.messages import Tensors
+from polyclinic.federation.messages import Tensors, tensor_bytes
 from polyclinic.files import load_tensors, save_tensors
 
 
@@ -20,6 +20,12 @@ class SiteState:
     optimizer: Tensors = field(default_factory=dict)
     components: dict[str, Tensors] = field(default_factory=dict)
 
+    @property
+    def bytes(self) -> int:
+        """Size of all tensors."""
+        groups = (self.personal, self.best, self.optimizer, *self.components.values())
+        return sum(tensor_bytes(group) for group in groups)
+
     def personal_at(self, best_round: int | None) -> Tensors:
         """Kept weights as of the best round, which are the current ones unless the site trained since."""
         return self.best if best_round is not None and self.best_round == best_round else self.personal
@@ -30,6 +36,32 @@ class SiteState:
             self.best_round, self.best = best_round, dict(self.personal)
 
 
+class StateMemory:
+    """Newest states of the sites of a process, up to a limit, beside their files: the oldest make room."""
+
+    def __init__(self, limit_mb: float = 128) -> None:
+        self.limit = limit_mb * 2**20
+        self._held: dict[Path, SiteState] = {}
+
+    def put(self, folder: Path, state: SiteState) -> None:
+        """Hold a state, if it fits at all."""
+        self._held.pop(folder, None)
+        if state.bytes > self.limit:
+            return
+        while self._held and sum(held.bytes for held in self._held.values()) + state.bytes > self.limit:
+            del self._held[next(iter(self._held))]
+        self._held[folder] = state
+
+    def peek(self, folder: Path, before: int) -> SiteState | None:
+        """A held state that a round may start from; only for reading."""
+        held = self._held.get(folder)
+        return held if held is not None and held.round < before else None
+
+    def drop(self, folder: Path) -> None:
+        """Forget a state."""
+        self._held.pop(folder, None)
+
+
 class SiteStore:
     """Files ``round-00007.safetensors``: the newest, and the one before it.
 
@@ -37,8 +69,9 @@ class SiteStore:
     so that a resumed run takes exactly the same steps.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, memory: StateMemory | None = None) -> None:
         self.folder = folder
+        self.memory = memory or StateMemory(0)
 
     def _rounds(self) -> list[int]:
         return sorted(int(path.stem.split("-")[1]) for path in self.folder.glob("round-*.safetensors"))
@@ -46,8 +79,17 @@ class SiteStore:
     def _path(self, number: int) -> Path:
         return self.folder / f"round-{number:05d}.safetensors"
 
+    def take(self, before: int) -> SiteState:
+        """The state that a round starts from, for the round to change."""
+        state = self.load(before)
+        self.memory.drop(self.folder)
+        return state
+
     def load(self, before: int) -> SiteState:
-        """The state that a round starts from: the newest one of an earlier round."""
+        """The newest state of an earlier round, for reading."""
+        held = self.memory.peek(self.folder, before)
+        if held is not None:
+            return held
         earlier = [number for number in self._rounds() if number < before]
         if not earlier:
             return SiteState()
@@ -70,5 +112,6 @@ class SiteStore:
         for owner, held in state.components.items():
             tensors |= {f"component/{owner}/{name}": tensor for name, tensor in held.items()}
         save_tensors(self._path(state.round), tensors, {"round": state.round, "best_round": state.best_round})
+        self.memory.put(self.folder, state)
         for number in self._rounds()[:-2]:
             self._path(number).unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from polyclinic.federation.bench import Bench, build_bench
 from polyclinic.federation.observer import Observer, Observers
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
-from polyclinic.federation.store import SiteStore
+from polyclinic.federation.store import SiteStore, StateMemory
 from polyclinic.files import read_json, write_json, write_text
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
@@ -146,8 +146,10 @@ class Execution:
         training = training or [data[s] for s in part.train_sites]
         for one in training:
             require_training_data(one, self.bench.method)
+        memory = StateMemory()
         sites = {
-            one.site: Site(one, SiteStore(self.folder.site(part.name, one.site))) for one in [*data.values(), *training]
+            one.site: Site(one, SiteStore(self.folder.site(part.name, one.site), memory))
+            for one in [*data.values(), *training]
         }
         engine = ENGINES[self.recipe.engine.name](self.bench, sites)
         server = Server(self.bench, engine, [d.site for d in training], self.folder.part(part.name), self.observer)

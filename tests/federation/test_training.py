@@ -225,7 +225,7 @@ def test_a_site_with_only_unlabelled_images_takes_part_when_a_component_learns_f
     assert Everything.seen["rows"] == (0, 2)
 
 
-def test_a_divergent_site_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_divergent_site_is_left_out_and_comes_back_with_the_memory_before(tmp_path: Path) -> None:
     class Explode(Component):
         """Infinite loss at one site."""
 
@@ -236,16 +236,21 @@ def test_a_divergent_site_is_refused_and_the_others_go_on(tmp_path: Path) -> Non
             self.bad = site.site == "south"
 
         def loss(self, step: Step) -> dict[str, Tensor]:
-            return {"explode": step.output.logits.sum() * (float("inf") if self.bad else 0.0)}
+            bad = self.bad and step.round == 1
+            return {"explode": step.output.logits.sum() * (float("inf") if bad else 0.0)}
 
     with known(Explode):
         keeper = Keeper()
         server = tiny_server(tmp_path, tiny_recipe("fedavg+explode"), observer=keeper)
-        server.round()
-    ((_, site, reason),) = keeper.refusals
-    assert site == "south"
+        server.fit()
+    ((number, site, reason),) = keeper.refusals
+    assert (number, site) == (1, "south")
+    assert "the training diverged: " in reason
     assert "NaN or infinite" in reason
     assert all(t.isfinite().all() for t in server.state.weights.values())
+    memory = SiteStore(tmp_path / "sites" / "south").load(before=9)
+    assert memory.round == 2
+    assert all(t.isfinite().all() for t in memory.optimizer.values())
 
 
 def test_pooled_data_is_the_sites_data_in_order() -> None:

@@ -15,6 +15,7 @@ from polyclinic.data.augmentation import Augmentation
 from polyclinic.data.federation import Task
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation.messages import Tensors
+from polyclinic.machine import prepare_process
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import Method
 from polyclinic.networks import SegmentationNetwork, build_network, load_weights
@@ -80,7 +81,7 @@ class Bench:
 
 def build_bench(recipe: Recipe, task: Task) -> Bench:
     """Build network and components of a recipe; the same at every site and at the server."""
-    torch.set_num_threads(recipe.engine.threads)
+    prepare_process(recipe.engine.threads)
     method = parse_method(recipe.method)
     device = choose_device(recipe.engine.device)
     network = build_network(task, recipe.network, recipe.seed)

@@ -40,7 +40,7 @@ def _weights_problem(weights: Mapping[str, Tensor], expected: Mapping[str, Tenso
                 f"'{name}' is {tensor.dtype} of shape {tuple(tensor.shape)}, "
                 f"expected {wanted.dtype} of shape {tuple(wanted.shape)}"
             )
-        if not _finite(tensor):
+        if not is_finite(tensor):
             return f"'{name}' holds NaN or infinite values (the training diverged; try a lower learning rate)"
     return None
 
@@ -61,12 +61,12 @@ def _shared_problem(
                     f"component {component} shares '{name}' as {tensor.dtype} of shape {tuple(tensor.shape)}, "
                     f"declared is {wanted[name].dtype} of shape {wanted[name].shape}"
                 )
-            if wanted[name].finite and not _finite(tensor):
+            if wanted[name].finite and not is_finite(tensor):
                 return f"component {component} shares NaN or infinite values in '{name}'"
     return None
 
 
-def _finite(tensor: Tensor) -> bool:
+def is_finite(tensor: Tensor) -> bool:
     """A sum is finite only if every value is, and takes a tenth of the time; only an overflow needs the long way."""
     if not tensor.is_floating_point() or bool(torch.isfinite(tensor.sum())):
         return True

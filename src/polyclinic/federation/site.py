@@ -14,6 +14,7 @@ from polyclinic.data.sitedata import SiteData
 from polyclinic.errors import PolyclinicError
 from polyclinic.evaluation.scoring import score_cases, score_quickly
 from polyclinic.federation.bench import Bench
+from polyclinic.federation.checks import is_finite
 from polyclinic.federation.messages import Broadcast, Evaluation, Tensors, Update
 from polyclinic.federation.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
 from polyclinic.federation.store import SiteState, SiteStore
@@ -64,6 +65,7 @@ class Site:
         for component in components:
             update = component.on_update(update)
         state.round, state.personal = broadcast.round, bench.kept_weights()
+        self._require_finite({**update.weights, **state.personal})
         state.components = {c.name: plain(c.state) for c in components if c.state}
         later(lambda: self.store.save(state))
         update.seconds = time.perf_counter() - started
@@ -108,6 +110,14 @@ class Site:
 
     def _local_weights(self, bench: Bench, broadcast: Broadcast, personal: Mapping[str, Tensor]) -> Tensors:
         return {**bench.initial_kept, **personal, **broadcast.weights}
+
+    def _require_finite(self, weights: Mapping[str, Tensor]) -> None:
+        """A training that diverged is not remembered: the next round starts from the memory before it."""
+        broken = next((name for name, tensor in weights.items() if not is_finite(tensor)), None)
+        if broken is not None:
+            raise RuntimeError(
+                f"the training diverged, '{broken}' holds NaN or infinite values; try a lower training.lr"
+            )
 
     def _samples(self, components: list[Component]) -> int:
         """Training images: those with a label, and all when a component learns from the others too."""

@@ -31,7 +31,7 @@ def test_compare_prints_the_table_it_writes(tiny_recipe_file: Path, tmp_path: Pa
     for numbers in values.values():
         assert f"{100 * mean(numbers):.2f} ± {100 * stdev(numbers):.2f}" in done.out
     difference = mean(values["fedavg+proximal(mu=0.5)"]) - mean(values["fedavg"])
-    assert f"{100 * difference:+.2f} │" in done.out
+    assert f" {100 * difference:+.2f} " in done.out
     assert f"| {100 * difference:+.2f} |" in (out / "table.md").read_text()
     assert "dice in %, mean ± standard deviation over 2 seeds." in done.out
     assert done.out.splitlines()[-1] == f"Table: {out / 'table.md'} and {out / 'table.csv'}; run folders: {out}"

@@ -112,7 +112,8 @@ def comparison_of(grid: Path, metric: str) -> Comparison:
 
 def print_comparison(table: Comparison) -> None:
     """Show a comparison in the terminal."""
-    shown = Table(caption=table.caption, caption_justify="left")
+    # Few lines, so that four sites with their deviations come close to 80 columns.
+    shown = Table(caption=table.caption, caption_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
     for number, name in enumerate(table.header):
         shown.add_column(name, justify="right" if number else "left", overflow="fold")
     for row in table.rows():

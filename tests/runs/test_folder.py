@@ -104,3 +104,25 @@ def test_versions_name_what_numbers_depend_on() -> None:
     found = versions()
     assert {"python", "machine", "polyclinic", "torch", "monai", "numpy", "scipy"} <= found.keys()
     assert "not installed" not in found.values()
+
+
+def test_two_processes_cannot_work_on_one_run(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from pathlib import Path; from polyclinic.runs.folder import RunFolder\n"
+        f"with RunFolder(Path({str(tmp_path)!r})).locked():\n"
+        "    print('held', flush=True); sys.stdin.readline()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with (
+            pytest.raises(PolyclinicError, match="another process is working on this run"),
+            RunFolder(tmp_path).locked(),
+        ):
+            pass
+        other.kill()
+    with RunFolder(tmp_path).locked():
+        pass

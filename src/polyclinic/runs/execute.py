@@ -67,7 +67,7 @@ def run(
     elif method is not None:
         recipe = recipe.model_copy(update={"method": method})
     load_plugins(recipe.plugins)
-    chosen = parse_method(recipe.method)
+    parse_method(recipe.method)
     if recipe.engine.name not in ENGINES:
         known = ", ".join(ENGINES)
         hint = suggestion(recipe.engine.name, ENGINES) or "."
@@ -77,6 +77,14 @@ def run(
         # A path that a program gave relative to its own folder must mean the same when the run is resumed or re-run.
         recipe = recipe.model_copy(update={"federation": str(federation.root)})
     folder = RunFolder(Path(out) if out is not None else default_folder(recipe, federation))
+    with folder.locked():
+        return _run_in(folder, recipe, federation, resume, observer)
+
+
+def _run_in(
+    folder: RunFolder, recipe: Recipe, federation: Federation, resume: bool, observer: Observer | None
+) -> RunResult:
+    """The run itself, in a folder that nobody else works on."""
     folder.open(recipe, resume)
     write_json(
         folder.path / "task.json", {**asdict(federation.task), "volumes_as_slices": federation.volumes_as_slices}
@@ -84,7 +92,7 @@ def run(
     finished = folder.summary()
     if finished is not None:
         return RunResult(folder.path, finished)
-    bench = build_bench(recipe.model_copy(update={"method": chosen.name}), federation.task)
+    bench = build_bench(recipe, federation.task)
     observers = Observers([Recorder(folder), *([observer] if observer else []), *trackers_for(recipe, folder)])
     summary = Execution(federation, recipe, bench, folder, observers).run()
     observers.on_result(summary)

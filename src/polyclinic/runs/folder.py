@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,11 @@ from polyclinic.errors import PolyclinicError
 from polyclinic.files import read_json, write_json, write_text
 from polyclinic.recipe import Recipe
 from polyclinic.recipe_files import changed_keys, load_recipe, recipe_text
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _PACKAGES = ("polyclinic", "torch", "monai", "numpy", "scipy", "safetensors", "pydantic")
 
@@ -34,6 +41,26 @@ class RunFolder:
     def site(self, part: str, site: str) -> Path:
         """Folder of a site's own memory: on its own disk in a real federation."""
         return self.path / "sites" / site / part
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out while this one works here; the lock ends with the process, however it ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise PolyclinicError(
+                f"{self.path}: cannot be written ({error.strerror or error}); choose another folder with --out."
+            ) from error
+        with file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError as error:
+                    raise PolyclinicError(
+                        f"{self.path}: another process is working on this run; wait for it or choose another --out."
+                    ) from error
+            yield
 
     def open(self, recipe: Recipe, resume: bool) -> None:
         """Start a run here, or go on with one, without the files that a kill cut short; refuse to mix two runs."""

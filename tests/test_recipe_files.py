@@ -66,7 +66,10 @@ def test_shipped_recipes_are_valid(name: str) -> None:
         ('federation = "x"\n[training]\noptimizer = "lion"', ["training.optimizer = 'lion'", "adamw"]),
         ('federation = "x"\n[data]\nsplit = [0.5, 0.1, 0.1]', ["data", "sum to 1"]),
         ('federation = "x"\n[data]\nsize = [64]', ["data.size"]),
-        ('federation = "x"\ntraining = 3', ["training = 3"]),
+        ('federation = "x"\n[data]\npatch = [0, 8]', ["data.patch", "0"]),
+        ('federation = "x"\n[training]\nbetas = [2, 3]', ["training.betas"]),
+        ('federation = "x"\n[evaluation]\nmetrics = []', ["evaluation.metrics"]),
+        ('federation = "x"\ntraining = 3', ["training = 3", "it is a table; write [training]"]),
         ("federation = ", ["recipe.toml", "TOML"]),
     ],
 )

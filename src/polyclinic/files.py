@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -26,9 +27,8 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise PolyclinicError(
-            f"{path}: cannot be written ({error.strerror or error}); free some space or choose another folder."
-        ) from error
+        advice = "free some space" if error.errno in (None, errno.ENOSPC, errno.EDQUOT) else "choose another folder"
+        raise PolyclinicError(f"{path}: cannot be written ({error.strerror or error}); {advice}.") from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -30,6 +30,8 @@ def keep_freed_memory() -> bool:
 
 
 def prepare_process(threads: int) -> None:
-    """One deliberate number of threads, and memory that stays."""
+    """One deliberate number of threads, memory that stays, and cuDNN's repeatable algorithms."""
     torch.set_num_threads(threads)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
     keep_freed_memory()

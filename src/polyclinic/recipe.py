@@ -29,7 +29,7 @@ class DataSettings(Section):
         )
     )
     fit: Literal["resize", "pad-crop"] = Field("resize", description="how an image is brought to that size")
-    patch: tuple[int, ...] | None = Field(
+    patch: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
         None, description="train on random patches of this size; slide a window at inference"
     )
     orientation: str | None = Field(None, description="axis codes such as RAS, for volumes whose files know them")
@@ -115,7 +115,7 @@ class TrainingSettings(Section):
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     lr: Positive = 1e-3
     momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
     weight_decay: float = Field(0.0, ge=0)
     schedule: Literal["constant", "cosine", "poly"] = Field(
         "constant", description="of the learning rate over all rounds"
@@ -162,7 +162,9 @@ class PolicySettings(Section):
 class EvaluationSettings(Section):
     """What is measured."""
 
-    metrics: tuple[Literal["dice", "iou", "precision", "sensitivity", "hd95", "asd", "assd"], ...] = (
+    metrics: Annotated[
+        tuple[Literal["dice", "iou", "precision", "sensitivity", "hd95", "asd", "assd"], ...], Field(min_length=1)
+    ] = (
         "dice", "iou", "precision", "sensitivity", "hd95", "asd", "assd",
     )  # fmt: skip
     units: Literal["auto", "pixel", "mm"] = Field(

@@ -39,10 +39,12 @@ def load_recipe(source: str | Path, overrides: Iterable[str] = (), **replace: An
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise PolyclinicError(f"{path}: not a readable TOML file ({error}); mend that line.") from error
+    overrides = list(overrides)
     for text in overrides:
         _override(table, text)
     table |= {key: value for key, value in replace.items() if value is not None}
-    return _with_paths(make_recipe(table, str(path)), path.resolve().parent)
+    origin = f"{path} with --set {' --set '.join(overrides)}" if overrides else str(path)
+    return _with_paths(make_recipe(table, origin), path.resolve().parent)
 
 
 def make_recipe(table: Mapping[str, Any], origin: str = "recipe") -> Recipe:
@@ -120,7 +122,11 @@ def _sentence(error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"] if part in Recipe.model_fields or _is_key(part)) or "recipe"
     if first["type"] == "missing":
         return f"'{key}' is missing; write {key} = ... (a folder, or demo:nuclei for an embedded federation)."
+    if first["type"] in ("model_type", "dict_type"):
+        return f"{key} = {first['input']!r} is not possible: it is a table; write [{key}] and its keys below."
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return f"{key}: {message}."
     return f"{key} = {first['input']!r} is not possible: {message[0].lower()}{message[1:]}."
 
 

@@ -31,7 +31,7 @@ def test_a_run_shows_progress_on_stderr_and_a_table_on_stdout(tiny_recipe_file: 
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     for site in ("north", "south"):
         (row,) = (line for line in table if site in line)
-        cells = [cell.strip() for cell in row.strip("│").split("│")]
+        cells = row.split()
         values = summary["sites"][site]
         assert cells[1:] == [
             f"{values[name] * (1 if name in ('hd95', 'asd', 'assd') else 100):.2f}" for name in summary["average"]

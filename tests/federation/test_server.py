@@ -8,9 +8,10 @@ import torch
 
 from polyclinic.engines.inprocess import InProcess
 from polyclinic.errors import PolyclinicError
+from polyclinic.federation.bench import build_bench
 from polyclinic.federation.messages import Broadcast, Evaluation, Failure, Update
 from polyclinic.federation.server import Server
-from support import Keeper, assert_same, final_tensors, tiny_recipe, tiny_server
+from support import Keeper, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
 
 
 def spoiling(site: str, spoil):  # type: ignore[no-untyped-def]
@@ -164,7 +165,8 @@ def test_an_event_tells_the_round(tmp_path: Path) -> None:
     assert set(event["losses"]["north"]) == {"segmentation", "proximal"}
     assert set(event["validation"]["sites"]) == {"north", "south", "west"}
     size = sum(t.numel() * t.element_size() for t in server.state.weights.values())
-    assert event["bytes_up"] == event["bytes_down"] == dict.fromkeys(server.sites, size)
+    assert event["bytes_up"] == dict.fromkeys(server.sites, size)
+    assert event["bytes_down"] == dict.fromkeys(server.sites, 2 * size)  # to train, and to validate
     assert event["seconds"]["training"] > 0
 
 
@@ -186,3 +188,39 @@ def test_streaming_never_holds_two_updates(tmp_path: Path) -> None:
     sizes = {f"site{i}": 1 for i in range(6)}
     tiny_server(tmp_path, tiny_recipe(), sizes=sizes, engine=Watching).round()
     assert len(alive) == 6
+
+
+def test_bytes_down_count_training_for_the_chosen_and_validation_for_all(tmp_path: Path) -> None:
+    recipe = tiny_recipe(training={"participation": 2, "validate_every": 2, "rounds": 3})
+    server = tiny_server(tmp_path, recipe, observer=(keeper := Keeper()))
+    server.fit()
+    size = sum(t.numel() * t.element_size() for t in server.state.weights.values())
+    first, second, _ = keeper.events
+    assert first["bytes_down"] == dict.fromkeys(first["sites"], size)
+    assert second["bytes_down"] == {site: size * (1 + (site in second["sites"])) for site in server.sites}
+
+
+def test_a_validation_that_failed_somewhere_chooses_no_model(tmp_path: Path) -> None:
+    class Losing(Scripted):
+        scores = (0.5, 0.9, 0.6)
+
+        def evaluate(self, broadcast: Broadcast, sites: Sequence[str], split: str, detailed: bool):  # type: ignore[no-untyped-def, override]
+            for answer in super().evaluate(broadcast, sites, split, detailed):
+                lost = broadcast.round == 1 and answer.site == "south"
+                yield Failure(answer.site, 1, "OSError: the cable") if lost else answer
+
+    server = tiny_server(tmp_path, tiny_recipe(), engine=Losing)
+    server.fit()
+    assert server.state.best_round == 2
+
+
+def test_every_training_of_a_bench_starts_from_the_same_weights(tmp_path: Path) -> None:
+    """A protocol's parts share a process: nothing that one of them learnt may reach the next."""
+    bench = build_bench(tiny_recipe(), tiny_task())
+    first = tiny_server(tmp_path / "first", tiny_recipe(), bench=bench)
+    start = {n: t.clone() for n, t in first.state.weights.items()}
+    first.fit()
+    second = tiny_server(tmp_path / "second", tiny_recipe(), bench=bench)
+    assert_same(second.state.weights, start)
+    second.fit()
+    assert_same(final_tensors(first), final_tensors(second))

@@ -16,6 +16,7 @@ from polyclinic.components import registry
 from polyclinic.components.base import Component, Shared
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
+from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData, pool
 from polyclinic.federation.batches import epoch_batches, steps_per_epoch
 from polyclinic.federation.bench import build_bench
@@ -307,3 +308,22 @@ def test_a_weight_that_the_server_sets_travels_and_is_never_averaged(tmp_path: P
         assert torch.equal(server.state.shared["level"]["level"], wanted)
         (update, *_) = server.engine.train(Broadcast(1, server.state.weights, server.state.shared), ["north"])
         assert torch.equal(update.weights["taps.bottleneck.shift.level"], wanted)
+
+
+def test_images_of_different_sizes_are_walked_over_one_by_one() -> None:
+    images = [torch.rand(2, 8, 8), torch.rand(2, 8, 6)]
+    labels = [torch.zeros(8, 8, dtype=torch.uint8), torch.zeros(8, 6, dtype=torch.uint8)]
+    samples = tiny_site("north", 0).images.samples
+    mixed = ImageSet(images, labels, torch.ones(2, dtype=torch.bool), samples)
+    data = SiteData("north", mixed, {"train": torch.arange(2)})
+    bench = build_bench(tiny_recipe(), tiny_task())
+    site = SiteRound("north", 0, bench.network, {}, data, bench.device, torch.Generator(), 4)
+    assert [tuple(x.shape) for _, x, _ in site.batches()] == [(1, 2, 8, 8), (1, 2, 8, 6)]
+    assert list(site.batches(labelled=False)) == []
+
+
+def test_components_know_the_size_that_the_network_trains_on() -> None:
+    assert build_bench(tiny_recipe(data={"size": [8, 8]}), tiny_task()).components[0].context.image_size == (8, 8)
+    patched = build_bench(tiny_recipe(data={"patch": [4, 4]}), tiny_task())
+    assert patched.components[0].context.image_size == (4, 4)
+    assert build_bench(tiny_recipe(), tiny_task()).components[0].context.image_size is None

@@ -42,6 +42,7 @@ def test_exactly_one_component_aggregates() -> None:
         ("fedavg+proximl", "did you mean 'proximal'?"),
         ("fedavg-proximal", "fedavg consists of weighted_mean"),
         ("fedavg-nonsense", "not a component"),
+        ("fedavg+fedbn", "'fedbn' is a method, and + adds a component; it consists of local_norm"),
         ("fedavg+proximal(nu=1)", "Its settings: mu"),
         ("fedavg+proximal(mu=-1)", "greater than or equal to 0"),
         ("fedavg+proximal(mu", "cannot read '(mu'"),
@@ -94,3 +95,23 @@ def test_a_plugin_registers_a_method_of_its_own(tmp_path: Path, monkeypatch: pyt
     assert [p.component for p in parse_method("doubled").parts] == ["weighted_mean", "twice"]
     with pytest.raises(PolyclinicError, match=r"plugins: .*missing\.py"):
         load_plugins([str(tmp_path / "missing.py")])
+
+
+@pytest.mark.parametrize("text", ["def broken(:", "raise ValueError('no')", "import nothing_of_that_name"])
+def test_a_plugin_that_fails_gets_a_sentence_and_can_be_mended(text: str, tmp_path: Path) -> None:
+    plugin = tmp_path / "idea.py"
+    plugin.write_text(text)
+    with pytest.raises(PolyclinicError, match=r"plugins: .*idea\.py' cannot be imported \(\w+Error"):
+        load_plugins([str(plugin)])
+    plugin.write_text("value = 1")
+    load_plugins([str(plugin)])
+
+
+def test_two_plugins_of_one_file_name_are_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(method_registry, "_METHODS", dict(method_registry._METHODS))
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        text = f"from polyclinic.methods.registry import *\nregister(Method(name='idea_{name}', parts=()))\n"
+        (tmp_path / name / "idea.py").write_text(text)
+    load_plugins([str(tmp_path / name / "idea.py") for name in ("one", "two")])
+    assert [parse_method(f"idea_{name}").aggregator for name in ("one", "two")] == ["weighted_mean"] * 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -102,9 +103,11 @@ def test_bytes_are_those_of_the_weights(finished: Finished) -> None:
     tensors, _ = load_tensors(finished() / "checkpoints" / "all" / "server.safetensors")
     size = sum(t.numel() * t.element_size() for name, t in tensors.items() if name.startswith("weights/"))
     for event in events_of(finished()):
-        assert event["bytes_up"] == event["bytes_down"] == {"north": size, "south": size}
+        assert event["bytes_up"] == {"north": size, "south": size}
+        assert event["bytes_down"] == {"north": 2 * size, "south": 2 * size}  # to train, and to validate
     summary = summary_of(finished())
-    assert summary["bytes_up"] == summary["bytes_down"] == 3 * 2 * size
+    assert summary["bytes_up"] == 3 * 2 * size
+    assert summary["bytes_down"] == 3 * 2 * 2 * size + 2 * size  # and the test
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -270,7 +273,9 @@ def test_a_federation_that_changed_is_not_resumed(tmp_path: Path) -> None:
     polyclinic.run(recipe, out=tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()
     write_tiny_federation(federation, {"north": 6, "south": 4})
-    with pytest.raises(PolyclinicError, match=r"split\.csv: the federation's images, cases or labels have changed"):
+    with pytest.raises(
+        PolyclinicError, match=r"split\.csv: the federation's images, cases, labels or classes have changed"
+    ):
         polyclinic.run(recipe, out=tmp_path / "run", resume=True)
 
 
@@ -325,3 +330,39 @@ def test_distances_say_their_unit(finished: Finished, tmp_path: Path) -> None:
 def test_an_unknown_engine_is_named(tiny_recipe_file: Path, tmp_path: Path) -> None:
     with pytest.raises(PolyclinicError, match=r"engine\.name = 'inproces' is not an engine, did you mean 'inprocess'"):
         polyclinic.run(tiny_recipe_file, out=tmp_path / "run", overrides=["engine.name=inproces"])
+
+
+def test_parts_of_a_protocol_do_not_learn_from_each_other(tiny_recipe_file: Path, tmp_path: Path) -> None:
+    """A site that is left out is unseen: its fold must equal the same fold trained in a process of its own order."""
+    overrides = ["protocol.kind=leave-one-site-out", "training.rounds=1"]
+    whole = polyclinic.run(tiny_recipe_file, out=tmp_path / "whole", overrides=overrides).folder
+    parts = sorted(path.name for path in (whole / "checkpoints").iterdir())
+    assert len(parts) > 1
+    for name in parts:
+        alone = tmp_path / f"alone-{name}"
+        shutil.copytree(whole, alone)
+        (alone / "summary.json").unlink()
+        shutil.rmtree(alone / "checkpoints" / name)
+        for site in (alone / "sites").iterdir():
+            shutil.rmtree(site / name, ignore_errors=True)
+        polyclinic.run(tiny_recipe_file, out=alone, overrides=overrides, resume=True)
+        first, second = (load_tensors(run / "checkpoints" / name / "server.safetensors")[0] for run in (whole, alone))
+        assert all(torch.equal(first[key], second[key]) for key in first), name
+
+
+def test_a_finished_run_notices_that_the_federation_changed(tmp_path: Path) -> None:
+    federation = write_tiny_federation(tmp_path / "fed")
+    recipe = write_tiny_recipe(tmp_path / "r.toml", federation, rounds=1)
+    polyclinic.run(recipe, out=tmp_path / "run")
+    before = (tmp_path / "run" / "task.json").read_text()
+    for part in ("images", "labels"):
+        (federation / "north" / part / "case0.png").unlink()
+    with pytest.raises(PolyclinicError, match=r"split\.csv: the federation's images.*have changed since this run"):
+        polyclinic.run(recipe, out=tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "task.json").read_text() == before
+
+
+def test_a_folder_without_a_finished_round_can_be_used_again(tiny_recipe_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(PolyclinicError, match="spacing"):
+        polyclinic.run(tiny_recipe_file, out=tmp_path / "run", overrides=["data.spacing=[1,1,1,1]"])
+    polyclinic.run(tiny_recipe_file, out=tmp_path / "run", overrides=["training.rounds=1"])

@@ -11,14 +11,14 @@ import pytest
 
 import polyclinic.runs.folder as module
 from polyclinic.errors import PolyclinicError
+from polyclinic.files import save_tensors
 from polyclinic.recipe_files import load_recipe
 from polyclinic.runs.folder import RunFolder, versions
 from support import tiny_recipe
 
 
 def test_a_folder_belongs_to_one_run(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
-    folder.open(tiny_recipe(), resume=False)
+    _saved(tmp_path)
     with pytest.raises(PolyclinicError, match="already holds a run; go on with --resume or choose another"):
         RunFolder(tmp_path / "run").open(tiny_recipe(), resume=False)
 
@@ -41,6 +41,7 @@ def test_trackers_and_caches_may_change_on_resume(tmp_path: Path) -> None:
 def _saved(tmp_path: Path) -> Path:
     folder = RunFolder(tmp_path / "run")
     folder.open(tiny_recipe(), resume=False)
+    save_tensors(folder.part("all") / "server.safetensors", {}, {"round": 1})
     return folder.recipe_file
 
 
@@ -61,7 +62,6 @@ def test_a_kill_while_the_folder_is_made_leaves_no_half_run(tmp_path: Path, monk
 def test_files_that_a_kill_cut_short_are_removed_on_resume(tmp_path: Path) -> None:
     recipe = load_recipe(_saved(tmp_path))
     half = tmp_path / "run" / "checkpoints" / "all" / ".server.safetensors.4711.part"
-    half.parent.mkdir(parents=True)
     half.write_bytes(b"half")
     RunFolder(tmp_path / "run").open(recipe, resume=True)
     assert not half.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Annotated
 
@@ -50,6 +51,8 @@ app.add_typer(data_app, name="data")
 
 def main() -> None:
     """Entry point: user errors become one sentence and exit code 2, an interruption 130."""
+    # Asked to end by a scheduler, leave as after Ctrl-C: so that nothing that was started stays behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         app()
     except PolyclinicError as error:

@@ -51,7 +51,8 @@ class SiteRound:
         ``labelled`` restricts to images with (``True``) or without labels; labels of unlabelled images are zeros.
         """
         indices = self.data.training_indices(labelled)
-        for part in torch.split(indices, self.batch_size):
+        size = self.batch_size if self.data.images.uniform else 1
+        for part in torch.split(indices, size) if len(indices) else ():
             images, labels = self.data.images.batch(part)
             yield part, images.to(self.device), labels.to(self.device)
 

@@ -38,3 +38,10 @@ def protocol_parts(federation: Federation, recipe: Recipe) -> list[ProtocolPart]
         ProtocolPart(f"without-{unseen}", split, tuple(site for site in sites if site != unseen), unseen)
         for unseen in sites
     ]
+
+
+def split_files(parts: list[ProtocolPart]) -> dict[str, str]:
+    """The splits as files of a run folder: one if all parts share it, else one a part."""
+    if len({part.split.hash for part in parts}) == 1:
+        return {"split.csv": parts[0].split.to_csv()}
+    return {f"split-{part.name}.csv": part.split.to_csv() for part in parts}

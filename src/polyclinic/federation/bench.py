@@ -28,7 +28,9 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
-        return torch.empty(0, device=name).device
+        device = torch.empty(0, device=name).device
+        float(torch.zeros(1, device=device).sum())  # a device that holds no numbers cannot train
+        return device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise PolyclinicError(
             f"engine.device = '{name}' cannot be used here ({error}); try 'cpu' or 'auto'."
@@ -47,6 +49,8 @@ class Bench:
     components: list[Component]
     augmentation: Augmentation
     initial_kept: Tensors = field(default_factory=dict)
+    initial_exchanged: Tensors = field(default_factory=dict)
+    """The weights that every training starts from, whatever the network was used for before."""
     exchanged: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()
 
@@ -85,7 +89,9 @@ def build_bench(recipe: Recipe, task: Task) -> Bench:
     method = parse_method(recipe.method)
     device = choose_device(recipe.engine.device)
     network = build_network(task, recipe.network, recipe.seed)
-    context = Context(task, recipe.training, recipe.policies, recipe.seed, recipe.protocol.kind == "leave-one-site-out")
+    size = recipe.data.patch or (recipe.data.size if recipe.data.size != "auto" else None)
+    unseen_sites = recipe.protocol.kind == "leave-one-site-out"
+    context = Context(task, recipe.training, recipe.policies, recipe.seed, unseen_sites, size)
     components = method.build(context)
     with torch.random.fork_rng(devices=[]):
         for number, component in enumerate(components):
@@ -94,7 +100,7 @@ def build_bench(recipe: Recipe, task: Task) -> Bench:
     network.to(device)
     bench = Bench(recipe, method, task, device, network, components, Augmentation(recipe.augmentation))
     bench.kept, bench.exchanged = _sides(bench)
-    bench.initial_kept = bench.kept_weights()
+    bench.initial_kept, bench.initial_exchanged = bench.kept_weights(), bench.exchanged_weights()
     return bench
 
 

@@ -17,7 +17,7 @@ from polyclinic.errors import PolyclinicError
 from polyclinic.federation.bench import Bench
 from polyclinic.federation.checkpoint import Checkpoint, ServerState
 from polyclinic.federation.checks import problem_with
-from polyclinic.federation.messages import Broadcast, Failure, Tensors, Update
+from polyclinic.federation.messages import Broadcast, Failure, Tensors, Update, tensor_bytes
 from polyclinic.federation.observer import Observer
 from polyclinic.seeds import generator_for
 
@@ -46,7 +46,7 @@ class Server:
         self.aggregator = next(component for component in self.components if component.aggregates)
         self.declared = bench.declared()
         self.checkpoint = Checkpoint(folder)
-        self.state = self.checkpoint.load() or ServerState(weights=bench.exchanged_weights())
+        self.state = self.checkpoint.load() or ServerState(weights=dict(bench.initial_exchanged))
         for component in self.components:
             component.state = dict(self.state.components.get(component.name, {}))
 
@@ -68,8 +68,8 @@ class Server:
         self.state.weights = {name: server.weights[name] for name in self.state.weights}
         self.state.round += 1
         trained = time.perf_counter()
-        scores = self._validate(number) if self._validates(number) else {}
-        new_best = self._judge(number, scores)
+        scores, complete = self._validate(number) if self._validates(number) else ({}, False)
+        new_best = complete and self._judge(number, scores)
         self.state.components = {c.name: dict(c.state) for c in self.components if c.state}
         seconds = {"training": trained - started, "validation": time.perf_counter() - trained, "sites": tally.seconds}
         self.observer.on_round(self._event(number, chosen, broadcast, tally, scores, seconds))
@@ -124,7 +124,10 @@ class Server:
     def _require_quorum(self, chosen: list[str], tally: _Tally) -> None:
         wanted = _number(self.settings.quorum, len(chosen))
         if len(tally.samples) < wanted:
-            reasons = "; ".join(f"{site}: {reason}" for site, reason in tally.refused.items())
+            sites_by_reason: dict[str, list[str]] = {}
+            for site, reason in tally.refused.items():
+                sites_by_reason.setdefault(reason, []).append(site)
+            reasons = "; ".join(f"{', '.join(sites)}: {reason}" for reason, sites in sites_by_reason.items())
             raise PolyclinicError(
                 f"Round {self.state.round + 1} got {len(tally.samples)} good updates of {len(chosen)} sites, "
                 f"training.quorum asks for {wanted} ({reasons}); mend the sites and go on with --resume."
@@ -138,16 +141,20 @@ class Server:
         last = number == self.settings.rounds - 1
         return last or (number + 1) % self.settings.validate_every == 0
 
-    def _validate(self, number: int) -> dict[str, float]:
-        """Mean Dice of each site's validation images, for the sites that have some."""
+    def _validate(self, number: int) -> tuple[dict[str, float], bool]:
+        """Mean Dice of each site's validation images, for the sites that have some, and whether no site failed.
+
+        A mean over other sites than before would not be comparable, so an incomplete one chooses no model.
+        """
         broadcast = Broadcast(number, self.state.weights)
-        scores = {}
+        scores, complete = {}, True
         for answer in self.engine.evaluate(broadcast, self.sites, "val", detailed=False):
             if isinstance(answer, Failure):
                 self.observer.on_refusal(number, answer.site, f"validation failed: {answer.reason}", answer.details)
+                complete = False
             elif answer.images and not isnan(answer.dice):
                 scores[answer.site] = answer.dice
-        return scores
+        return scores, complete
 
     def _judge(self, number: int, scores: dict[str, float]) -> bool:
         """Best so far? The mean over sites decides, never their maximum and never test data."""
@@ -161,6 +168,13 @@ class Server:
             self.state.stale += 1
             self.state.stopped = self.settings.patience is not None and self.state.stale >= self.settings.patience
         return better
+
+    def _bytes_down(self, number: int, chosen: list[str], broadcast: Broadcast) -> dict[str, int]:
+        """The broadcast to the sites that train, and the new weights to all sites when they validate."""
+        down = {site: broadcast.bytes if site in chosen else 0 for site in self.sites}
+        if self._validates(number):
+            down = {site: count + tensor_bytes(self.state.weights) for site, count in down.items()}
+        return {site: count for site, count in down.items() if count}
 
     def _event(
         self, number: int, chosen: list[str], broadcast: Broadcast, tally: _Tally, scores: dict[str, float],
@@ -178,7 +192,7 @@ class Server:
             "validation": {"dice": mean_dice, "sites": scores},
             "best_round": self.state.best_round,
             "bytes_up": tally.bytes_up if crosses else {},
-            "bytes_down": dict.fromkeys(chosen, broadcast.bytes if crosses else 0),
+            "bytes_down": self._bytes_down(number, chosen, broadcast) if crosses else {},
             "seconds": seconds,
             "warnings": tally.warnings,
         }

@@ -116,7 +116,7 @@ class Site:
         broken = next((name for name, tensor in weights.items() if not is_finite(tensor)), None)
         if broken is not None:
             raise RuntimeError(
-                f"the training diverged, '{broken}' holds NaN or infinite values; try a lower training.lr"
+                f"the training diverged: '{broken}' holds NaN or infinite values; try a lower training.lr"
             )
 
     def _samples(self, components: list[Component]) -> int:

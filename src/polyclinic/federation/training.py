@@ -20,6 +20,13 @@ from polyclinic.objective import segmentation_loss
 from polyclinic.seeds import generator_for
 
 
+def half_precision(device: torch.device) -> torch.dtype | None:
+    """The 16-bit type of a GPU: bfloat16 where the hardware has it, else float16; none elsewhere."""
+    if device.type != "cuda":
+        return None
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+
+
 class LocalTraining:
     """Runs the local epochs of one site and one round, and calls the components' hooks."""
 
@@ -28,10 +35,10 @@ class LocalTraining:
         self.settings = bench.recipe.training
         self.unlabelled = any(component.wants_unlabelled for component in components)
         self.parameters = [p for p in bench.network.parameters() if p.requires_grad]
-        half = torch.bfloat16 if bench.device.type != "cuda" or torch.cuda.is_bf16_supported() else torch.float16
-        self.half = half if self.settings.amp == "auto" and bench.device.type == "cuda" else None
-        # A fresh scaler each round: its state then never has to cross a restart.
-        self.scaler = torch.amp.GradScaler(bench.device.type, enabled=self.half is torch.float16)
+        self.half = half_precision(bench.device) if self.settings.amp == "auto" else None
+        # A fresh scaler each round: its state then never has to cross a restart. It starts low, because a site with few
+        # steps has none to waste on finding a scale that does not overflow.
+        self.scaler = torch.amp.GradScaler(bench.device.type, init_scale=2**10, enabled=self.half is torch.float16)
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = defaultdict(int)
 

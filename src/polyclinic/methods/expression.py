@@ -8,7 +8,7 @@ from typing import Any
 
 from polyclinic.components.registry import components, find_component
 from polyclinic.errors import PolyclinicError
-from polyclinic.methods.registry import Method, Part, find_method, validated, with_parts
+from polyclinic.methods.registry import Method, Part, find_method, methods, validated, with_parts
 
 _TERM = re.compile(r"\s*(?P<sign>[+-]?)\s*(?P<name>[A-Za-z][A-Za-z0-9_]*)\s*(?:\((?P<settings>[^()]*)\))?\s*")
 
@@ -78,6 +78,9 @@ def _with_settings(method: Method, settings: dict[str, Any]) -> Method:
 
 def _plus(method: Method, new: Part) -> Method:
     """Add a component, or give new settings to one that is already there."""
+    if new.component in methods() and new.component not in components():
+        held = "+".join(p.component for p in find_method(new.component).parts[1:]) or "nothing but its aggregation"
+        raise PolyclinicError(f"'{new.component}' is a method, and + adds a component; it consists of {held}.")
     find_component(new.component)
     if any(p.component == new.component for p in method.parts):
         return with_parts(

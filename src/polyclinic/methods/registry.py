@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -104,7 +105,7 @@ def load_plugins(plugins: Iterable[str]) -> None:
             if path.suffix != ".py":
                 importlib.import_module(plugin)
                 continue
-            name = f"polyclinic_plugin_{path.stem}"
+            name = f"polyclinic_plugin_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
             if name in sys.modules:
                 continue
             spec = importlib.util.spec_from_file_location(name, path)
@@ -112,10 +113,17 @@ def load_plugins(plugins: Iterable[str]) -> None:
                 raise ImportError("there is no such file")
             module = importlib.util.module_from_spec(spec)
             sys.modules[name] = module
-            spec.loader.exec_module(module)
-        except ImportError as error:
+            try:
+                spec.loader.exec_module(module)
+            except BaseException:
+                del sys.modules[name]
+                raise
+        except PolyclinicError:
+            raise
+        except Exception as error:
             raise PolyclinicError(
-                f"plugins: '{plugin}' cannot be imported ({error}); give a .py file or an installed module."
+                f"plugins: '{plugin}' cannot be imported ({type(error).__name__}: {error}); "
+                "mend it, or give another .py file or installed module."
             ) from error
 
 

@@ -95,12 +95,19 @@ def comparison_of(grid: Path, metric: str) -> Comparison:
     plan = read_json(grid / "grid.json")
     values: dict[str, dict[str, list[float | None]]] = {method: {} for method in plan["methods"]}
     sites: dict[str, None] = {}
+    splits: dict[int, Any] = {}
     for entry in plan["runs"]:
         path = grid / entry["folder"] / "summary.json"
         if not path.exists():
             raise PolyclinicError(f"{path}: this run is not finished; start the same compare command again.")
         summary = read_json(path)
         sites |= dict.fromkeys(summary["sites"])
+        split = summary.get("split_sha256")
+        if splits.setdefault(entry["seed"], split) != split:
+            raise PolyclinicError(
+                f"{path}: was trained and tested on other images than the runs before it; "
+                "the federation has changed, so start a new grid in another folder with --out."
+            )
         by_column = {**summary["sites"], "average": summary["average"]}
         for column, metrics in by_column.items():
             values[entry["method"]].setdefault(column, []).append(metrics.get(metric))
@@ -124,19 +131,17 @@ def print_comparison(table: Comparison) -> None:
 def print_run(summary: dict[str, Any]) -> None:
     """Show one run in the terminal: a row a site, a column a metric."""
     metrics = [name for name in summary["average"] if "/" not in name]
-    shown = Table(
-        title=f"{summary['method']} on {summary['federation']}, seed {summary['seed']}", title_justify="left",
-        caption=_units(metrics, summary["distances"]), caption_justify="left",
-    )  # fmt: skip
-    shown.add_column("site")
+    shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    shown.add_column("site", overflow="fold")
     for name in metrics:
-        shown.add_column(name, justify="right")
+        shown.add_column(name, justify="right", overflow="fold")
     for site, values in summary["sites"].items():
         shown.add_row(site, *(_cell(values.get(name), None, name) for name in metrics))
-    shown.add_section()
     shown.add_row("average", *(_cell(summary["average"][name], None, name) for name in metrics))
-    console = Console()
+    console = Console(highlight=False)
+    console.print(f"{summary['method']} on {summary['federation']}, seed {summary['seed']}", markup=False)
     console.print(shown)
+    console.print(_units(metrics, summary["distances"]))
     for part, matrix in summary.get("transfer", {}).items():
         where = "" if part == "all" else f", {part}"
         console.print(f"Dice of each site's model (row) at each site (column){where}", highlight=False)

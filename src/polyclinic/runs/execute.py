@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -11,17 +12,16 @@ from typing import Any
 from polyclinic.data.federation import Federation
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData, pool
-from polyclinic.data.splits import Split
 from polyclinic.engines.inprocess import InProcess
 from polyclinic.errors import PolyclinicError, suggestion
 from polyclinic.evaluation.aggregate import Row, rows_from_csv, rows_to_csv
-from polyclinic.evaluation.protocols import ProtocolPart, protocol_parts
+from polyclinic.evaluation.protocols import ProtocolPart, protocol_parts, split_files
 from polyclinic.federation.bench import Bench, build_bench
 from polyclinic.federation.observer import Observer, Observers
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
 from polyclinic.federation.store import SiteStore, StateMemory
-from polyclinic.files import read_json, write_json, write_text
+from polyclinic.files import read_json, write_json
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
@@ -86,15 +86,17 @@ def _run_in(
 ) -> RunResult:
     """The run itself, in a folder that nobody else works on."""
     folder.open(recipe, resume)
-    write_json(
-        folder.path / "task.json", {**asdict(federation.task), "volumes_as_slices": federation.volumes_as_slices}
-    )
+    task = {**asdict(federation.task), "volumes_as_slices": federation.volumes_as_slices}
+    folder.keep("task.json", json.dumps(task, indent=2) + "\n")
+    parts = protocol_parts(federation, recipe)
+    for name, text in split_files(parts).items():
+        folder.keep(name, text)
     finished = folder.summary()
     if finished is not None:
         return RunResult(folder.path, finished)
     bench = build_bench(recipe, federation.task)
     observers = Observers([Recorder(folder), *([observer] if observer else []), *trackers_for(recipe, folder)])
-    summary = Execution(federation, recipe, bench, folder, observers).run()
+    summary = Execution(federation, recipe, bench, folder, observers).run(parts)
     observers.on_result(summary)
     return RunResult(folder.path, summary)
 
@@ -114,12 +116,8 @@ class Execution:
         self.folder, self.observer = folder, observer
         self._images: dict[str, ImageSet] = {}
 
-    def run(self) -> dict[str, Any]:
+    def run(self, parts: list[ProtocolPart]) -> dict[str, Any]:
         """All parts, then the summary."""
-        parts = protocol_parts(self.federation, self.recipe)
-        for part in parts:
-            name = "split.csv" if len({p.split.hash for p in parts}) == 1 else f"split-{part.name}.csv"
-            self._keep_split(self.folder.path / name, part.split)
         for component in self.bench.components:
             for warning in component.warnings():
                 self.observer.on_message(f"warning: {warning}")
@@ -136,15 +134,6 @@ class Execution:
         summary = summary_of(self.recipe, self.federation, self.bench, self.folder, parts, rows, extras)
         write_json(self.folder.summary_file, summary)
         return summary
-
-    def _keep_split(self, path: Path, split: Split) -> None:
-        """Write the split; a resumed run must find the one it started with, or it would test on training images."""
-        if path.exists() and path.read_text(encoding="utf-8") != split.to_csv():
-            raise PolyclinicError(
-                f"{path}: the federation's images, cases or labels have changed since this run started; "
-                "restore them, or start a new run in another folder with --out."
-            )
-        write_text(path, split.to_csv())
 
     def _train_and_test(self, part: ProtocolPart) -> None:
         data = self._data(part)

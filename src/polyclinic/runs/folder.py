@@ -64,7 +64,9 @@ class RunFolder:
 
     def open(self, recipe: Recipe, resume: bool) -> None:
         """Start a run here, or go on with one, without the files that a kill cut short; refuse to mix two runs."""
-        if self.recipe_file.exists():
+        for abandoned in self.path.rglob(".*.part"):
+            abandoned.unlink(missing_ok=True)
+        if self.recipe_file.exists() and self._started():
             if not resume:
                 raise PolyclinicError(
                     f"{self.path}: already holds a run; go on with --resume or choose another folder with --out."
@@ -76,12 +78,24 @@ class RunFolder:
                     f"{self.recipe_file}: differs from the recipe to resume in {', '.join(changed)}; "
                     "resume with the same settings or choose another folder with --out."
                 )
-            for abandoned in self.path.rglob(".*.part"):
-                abandoned.unlink(missing_ok=True)
             return
         # The recipe comes last: it is what makes the folder a run, and a kill may come in between.
         write_json(self.path / "versions.json", {"seed": recipe.seed, **versions()})
         write_text(self.recipe_file, recipe_text(recipe))
+
+    def keep(self, name: str, text: str) -> None:
+        """Write what must not change while a run lasts; a resumed or finished run must find what it started with."""
+        path = self.path / name
+        if self._started() and path.exists() and path.read_text(encoding="utf-8") != text:
+            raise PolyclinicError(
+                f"{path}: the federation's images, cases, labels or classes have changed since this run started; "
+                "restore them, or start a new run in another folder with --out."
+            )
+        write_text(path, text)
+
+    def _started(self) -> bool:
+        """Whether a round was ever finished here; before that there is nothing to lose."""
+        return any(self.path.glob("checkpoints/*/server.safetensors"))
 
     def events(self, part: str | None = None) -> list[dict[str, Any]]:
         """The record, one entry a round; a last line cut by a kill is left out."""

@@ -46,10 +46,17 @@ def predict(
     items = [Item("", found.name, found.images, None, found.name) for found in listed]
     if any(path.resolve().parent == Path(out).resolve() for item in items for path in item.images):
         raise PolyclinicError(f"--out {out}: holds the images, which masks would overwrite; choose another folder.")
-    written = []
+    written, failed = [], []
     for number, item in enumerate(items):
         progress(number, len(items), item.name)
-        written.append(write_label(Path(out) / item.name, _segment(bench, federation, item), item))
+        try:
+            written.append(write_label(Path(out) / item.name, _segment(bench, federation, item), item))
+        except PolyclinicError as error:
+            failed.append(str(error))
+    if failed:
+        raise PolyclinicError(
+            f"{len(written)} masks were written to {out}; {len(failed)} could not be made: {' '.join(failed)}"
+        )
     return written
 
 

@@ -64,7 +64,7 @@ def _require_room(size: tuple[int, ...], multiple: int, dims: int) -> None:
 
 def cache_for(recipe: Recipe) -> Path | None:
     """Folder for memory-mapped tensors, if the recipe names one."""
-    return Path(recipe.data.cache) if recipe.data.cache else None
+    return Path(recipe.data.cache).expanduser() if recipe.data.cache else None
 
 
 def prepare_site(federation: Federation, recipe: Recipe, site: str) -> ImageSet:

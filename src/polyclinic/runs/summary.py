@@ -35,7 +35,8 @@ def summary_of(
         "average": for_json(average),
         "distances": "mm" if recipe.evaluation.units == "mm" else "pixels",
         "bytes_up": sum(sum(e["bytes_up"].values()) for e in events),
-        "bytes_down": sum(sum(e["bytes_down"].values()) for e in events),
+        "bytes_down": sum(sum(e["bytes_down"].values()) for e in events)
+        + sum(f["bytes_down"] for f in tested.values()),
         "seconds": sum(phases.values()),
         "seconds_by_phase": phases,
         "images_leave": bench.method.pooled,

@@ -10,7 +10,7 @@ from polyclinic.errors import PolyclinicError
 from polyclinic.evaluation.aggregate import Row, for_json, summarise
 from polyclinic.evaluation.protocols import ProtocolPart
 from polyclinic.federation.bench import Bench
-from polyclinic.federation.messages import Broadcast, Failure
+from polyclinic.federation.messages import Broadcast, Failure, tensor_bytes
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
 from polyclinic.recipe import Recipe
@@ -26,7 +26,9 @@ def test_part(
     weights, unseen_weights, number = server.checkpoint.load_model(select)
     best = number if select == "best" and server.state.best_round is not None else None
     chosen = Broadcast(server.state.round - 1, weights, best_round=best)
-    facts: dict[str, Any] = {"tested_round": number, "rounds": server.state.round}
+    tested = [part.unseen] if part.unseen else sites
+    down = 0 if bench.method.pooled else len(tested) * tensor_bytes(weights)
+    facts: dict[str, Any] = {"tested_round": number, "rounds": server.state.round, "bytes_down": down}
     if part.unseen is None:
         rows = _evaluate(engine, chosen, sites)
     elif not bench.kept or bench.kept <= unseen_weights.keys():

@@ -241,3 +241,17 @@ def test_as_dict_is_json(folder: Path) -> None:
     assert plain["sites"][1]["sizes"] == [[12, 10], [12, 10]]
     assert plain["problems"][0]["severity"] == "error"
     assert plain["problems"][0]["file"] == "north/images/p0.png"
+
+
+def test_a_typo_in_the_description_does_not_hide_what_the_rest_of_it_says(tmp_path: Path) -> None:
+    folder = tmp_path / "fed"
+    write_demo("nuclei", folder, cases=1)
+    text = (folder / "federation.toml").read_text()
+    (folder / "federation.toml").write_text(text + "\nspatial_dimss = 2\n")
+    label = next((folder / "hospital-a" / "labels").iterdir())
+    Image.fromarray(np.full((64, 64), 7, np.uint8)).save(label)
+    report = check_federation(folder, DataSettings())
+    assert report.federation.task.classes == ("background", "nucleus")
+    sentences = [problem.sentence for problem in report.errors]
+    assert any("unknown key 'spatial_dimss'" in sentence for sentence in sentences)
+    assert any("7" in problem.sentence and problem.file.endswith(label.name) for problem in report.errors)

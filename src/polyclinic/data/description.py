@@ -57,6 +57,22 @@ def read_description(path: Path) -> Description:
         ) from error
 
 
+def salvage_description(path: Path) -> Description:
+    """The keys of a faulty ``federation.toml`` that are good, so that one typo does not hide all other faults."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return Description()
+    good = {}
+    for key, value in table.items():
+        try:
+            Description.model_validate({key: value})
+        except ValidationError:
+            continue
+        good[key] = value
+    return Description.model_validate(good)
+
+
 _HINTS = {
     "classes": 'write the background first, as in classes = ["background", "tumour"]',
     "spatial_dims": "write 2 or 3",

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from polyclinic.data.description import Description, read_description
+from polyclinic.data.description import Description, read_description, salvage_description
 from polyclinic.data.federation import Federation, Item, Task, item_header, open_federation
 from polyclinic.data.formats import Header, stem_of, suffix_of
 from polyclinic.data.layouts import Found, SiteFiles, find_site, looks_like_site
@@ -79,6 +79,7 @@ def _salvage(root: Path) -> tuple[Federation, list[Problem]]:
         description = read_description(root / "federation.toml")
     except PolyclinicError as error:
         problems.append(problem_of(error, root))
+        description = salvage_description(root / "federation.toml")
     files: dict[str, SiteFiles] = {}
     for folder in sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith((".", "_"))):
         if description.sites is None or folder.name in description.sites:

@@ -69,6 +69,7 @@ def test_shipped_recipes_are_valid(name: str) -> None:
         ('federation = "x"\n[data]\npatch = [0, 8]', ["data.patch", "0"]),
         ('federation = "x"\n[training]\nbetas = [2, 3]', ["training.betas"]),
         ('federation = "x"\n[evaluation]\nmetrics = []', ["evaluation.metrics"]),
+        ('federation = "x"\n[augmentation]\ngamma_range = [1.5, 0.5]', ["augmentation.gamma_range", "must rise"]),
         ('federation = "x"\ntraining = 3', ["training = 3", "it is a table; write [training]"]),
         ("federation = ", ["recipe.toml", "TOML"]),
     ],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -89,6 +89,13 @@ class AugmentationSettings(Section):
     noise_strength: float = Field(
         0.1, ge=0, description="standard deviation of the noise, in image standard deviations"
     )
+
+    @field_validator("contrast_range", "gamma_range", "blur_sigma")
+    @classmethod
+    def _rises(cls, ends: tuple[float, float]) -> tuple[float, float]:
+        if ends[0] > ends[1]:
+            raise ValueError(f"{list(ends)} must rise from low to high")
+        return ends
 
 
 class NetworkSettings(Section):

@@ -94,10 +94,10 @@ def _override(table: dict[str, Any], text: str) -> None:
         if not isinstance(inner, dict):
             raise PolyclinicError(f"--set {text}: '{section}' is a value, not a table; write {section}=...")
         table = inner
-    table[last] = _value(value.strip())
+    table[last] = parse_value(value.strip())
 
 
-def _value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """A TOML value; anything that is not one is taken as a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]

@@ -72,3 +72,20 @@ def test_wrong_usage_exits_with_2_and_no_traceback() -> None:
         assert done.code == 2
         assert "Traceback" not in done.err
         assert "Usage: polyclinic" in done.err
+
+
+def test_asked_to_end_the_command_line_still_cleans_up(tmp_path: Path) -> None:
+    """SIGTERM, as from a scheduler: what was started is ended, as after Ctrl-C."""
+    code = (
+        "import os, signal, time, pathlib, polyclinic.cli as cli\n"
+        "def app():\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)\n"
+        "    finally:\n"
+        f"        pathlib.Path({str(tmp_path / 'cleaned')!r}).touch()\n"
+        "cli.app = app\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+    assert done.returncode == 143
+    assert (tmp_path / "cleaned").exists()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from typing import Any
 
 from polyclinic.components.registry import components, find_component
 from polyclinic.errors import PolyclinicError
 from polyclinic.methods.registry import Method, Part, find_method, methods, validated, with_parts
+from polyclinic.recipe_files import parse_value
 
 _TERM = re.compile(r"\s*(?P<sign>[+-]?)\s*(?P<name>[A-Za-z][A-Za-z0-9_]*)\s*(?:\((?P<settings>[^()]*)\))?\s*")
 
@@ -51,14 +51,6 @@ def _settings(text: str, expression: str) -> dict[str, Any]:
             raise PolyclinicError(f"method = '{expression}': '{piece}' is not a setting; write name=value.")
         pairs[key.strip()] = parse_value(value.strip())
     return pairs
-
-
-def parse_value(text: str) -> Any:
-    """A TOML value; anything that is not one is taken as a string."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def _with_settings(method: Method, settings: dict[str, Any]) -> Method:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class Features:
         return Features([f[part] for f in self.encoder], [f[part] for f in self.decoder], self.logits[part])
 
 
-class SegmentationNetwork(nn.Module):
+class SegmentationNetwork(nn.Module, ABC):
     """A pyramid encoder and decoder with taps.
 
     A tap is a place in the forward pass with a name (``input``, ``encoder0``, ..., ``bottleneck``, ``decoder2``, ...,
@@ -55,17 +56,17 @@ class SegmentationNetwork(nn.Module):
             )
         self.taps[tap].add_module(name, module)
 
+    @abstractmethod
     def encode(self, images: Tensor) -> list[Tensor]:
         """Encoder features from fine to coarse, the bottleneck last, for images ``(batch, channel, *spatial)``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decode(self, pyramid: Sequence[Tensor]) -> list[Tensor]:
         """Decoder features from coarse to fine for what ``encode`` gave."""
-        raise NotImplementedError
 
+    @abstractmethod
     def head(self, decoder: Tensor) -> Tensor:
         """Logits ``(batch, classes, *spatial)`` for the finest decoder map."""
-        raise NotImplementedError
 
     def features(self, images: Tensor) -> Features:
         """Run once and keep everything that a component may ask for."""
@@ -78,9 +79,9 @@ class SegmentationNetwork(nn.Module):
         logits: Tensor = self.head(self.decode(self.encode(images))[-1])
         return logits
 
+    @abstractmethod
     def stages(self) -> dict[str, list[str]]:
         """The names of the ``state_dict`` by stage, in forward order; every name is in exactly one stage."""
-        raise NotImplementedError
 
     def frozen(self) -> set[str]:
         """Names of weights that come from a file, are never trained, and therefore never sent."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,7 @@ COMMANDS = {
 def test_help_imports_nothing_heavy() -> None:
     code = f"""
 import sys
+from pathlib import Path
 from polyclinic.cli import main
 for command in [[], *map(str.split, {list(COMMANDS)!r})]:
     sys.argv = ["polyclinic", *command, "--help"]

@@ -193,6 +193,9 @@ its own; both end with the same weights, bit for bit (asserted). Medians of {arg
 | **polyclinic over the bare loop** (median of rounds' ratios; wanted: at most 1.05) | **{times["over_bare"]:.3f}** |
 | polyclinic over the bare loop that keeps freed memory: the cost of the spine alone | {times["over_kept"]:.3f} |
 
+The spine's own cost is per site and round (a site's state, checks, the checkpoint): rounds with fewer steps than these
+pay relatively more.
+
 | sites of 6 images | peak memory (MiB) |
 |---|---:|
 | 10 | {few:.0f} |

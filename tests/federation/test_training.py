@@ -18,6 +18,7 @@ from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData, pool
+from polyclinic.errors import PolyclinicError
 from polyclinic.federation.batches import epoch_batches, steps_per_epoch
 from polyclinic.federation.bench import build_bench
 from polyclinic.federation.messages import Broadcast
@@ -320,6 +321,47 @@ def test_images_of_different_sizes_are_walked_over_one_by_one() -> None:
     site = SiteRound("north", 0, bench.network, {}, data, bench.device, torch.Generator(), 4)
     assert [tuple(x.shape) for _, x, _ in site.batches()] == [(1, 2, 8, 8), (1, 2, 8, 6)]
     assert list(site.batches(labelled=False)) == []
+
+
+def replacing(kind: str) -> type[Component]:
+    """A component that replaces the supervised loss."""
+
+    class Replacing(Component):
+        """Replaces."""
+
+        name = kind
+        level = "objective"
+
+        def objective(self, step: Step) -> Tensor:
+            return step.output.logits.square().mean()
+
+    return Replacing
+
+
+def test_one_component_may_replace_the_supervised_loss_and_two_may_not(tmp_path: Path) -> None:
+    with known(replacing("first")), known(replacing("second")):
+        server = tiny_server(tmp_path, tiny_recipe("fedavg+first", training={"rounds": 1}))
+        server.fit()
+        plain = tiny_server(tmp_path / "plain", tiny_recipe("fedavg", training={"rounds": 1}))
+        plain.fit()
+        name = "classifier.weight"
+        assert not torch.equal(server.state.weights[name], plain.state.weights[name])
+        with pytest.raises(PolyclinicError, match="first and second each replace the supervised loss"):
+            build_bench(tiny_recipe("fedavg+first+second"), tiny_task())
+
+
+def test_a_term_may_not_take_the_name_of_another(tmp_path: Path) -> None:
+    class Thief(Component):
+        """Calls its term like the supervised loss."""
+
+        name = "thief"
+        level = "objective"
+
+        def loss(self, step: Step) -> dict[str, Tensor]:
+            return {"segmentation": step.output.logits.sum() * 0}
+
+    with known(Thief), pytest.raises(PolyclinicError, match="two loss terms are called 'segmentation'"):
+        tiny_server(tmp_path, tiny_recipe("fedavg+thief")).fit()
 
 
 def test_components_know_the_size_that_the_network_trains_on() -> None:

@@ -93,6 +93,8 @@ def build_bench(recipe: Recipe, task: Task) -> Bench:
     unseen_sites = recipe.protocol.kind == "leave-one-site-out"
     context = Context(task, recipe.training, recipe.policies, recipe.seed, unseen_sites, size)
     components = method.build(context)
+    for hook in ("objective", "make_optimizer"):
+        _require_one(hook, components)
     with torch.random.fork_rng(devices=[]):
         for number, component in enumerate(components):
             torch.manual_seed(seed_for(recipe.seed, "install", number, component.name))
@@ -102,6 +104,14 @@ def build_bench(recipe: Recipe, task: Task) -> Bench:
     bench.kept, bench.exchanged = _sides(bench)
     bench.initial_kept, bench.initial_exchanged = bench.kept_weights(), bench.exchanged_weights()
     return bench
+
+
+def _require_one(hook: str, components: list[Component]) -> None:
+    """Two components that replace the same thing would silently drop one of the two ideas."""
+    own = [c.name for c in components if getattr(type(c), hook) is not getattr(Component, hook)]
+    if len(own) > 1:
+        what = "supervised loss" if hook == "objective" else "optimiser"
+        raise PolyclinicError(f"method: {' and '.join(own)} each replace the {what}; drop one of them.")
 
 
 def _sides(bench: Bench) -> tuple[frozenset[str], frozenset[str]]:

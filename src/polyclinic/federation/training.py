@@ -136,7 +136,11 @@ class LocalTraining:
             own = [term for term in (c.objective(step) for c in self.components) if term is not None]
             losses["segmentation"] = own[0] if own else self._supervised(step)
         for component in self.components:
-            losses.update(component.loss(step))
+            terms = component.loss(step)
+            if losses.keys() & terms.keys():
+                name = min(losses.keys() & terms.keys())
+                raise ValueError(f"two loss terms are called '{name}', the second from {component.name}; rename one")
+            losses |= terms
         return losses
 
     def _supervised(self, step: Step) -> Tensor:

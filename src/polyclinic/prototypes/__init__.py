@@ -1,0 +1,1 @@
+"""Class prototypes: clustering, global sets, and pixels compared with them without large tensors."""

@@ -72,6 +72,29 @@ def test_a_bad_update_is_refused_with_its_reason(spoil, words: str, tmp_path: Pa
     assert all(t.isfinite().all() for t in server.state.weights.values())
 
 
+@pytest.mark.parametrize(
+    ("shared", "words"),
+    [
+        ({"prototypes": torch.ones(2, 8), "classes": torch.tensor([0, 3])}, "'classes' with values outside 0 to 2"),
+        ({"prototypes": torch.ones(1, 8), "classes": torch.tensor([-1])}, "'classes' with values outside 0 to 2"),
+        ({"prototypes": torch.ones(2, 8), "classes": torch.tensor([0])}, "shares 2 clusters in 'prototypes' and 1 in"),
+        ({"prototypes": torch.ones(1, 7), "classes": torch.tensor([0])}, "declared is torch.float32 of shape"),
+        ({"prototypes": torch.full((1, 8), torch.nan), "classes": torch.tensor([0])}, "NaN or infinite values in"),
+    ],
+)
+def test_bad_prototypes_are_refused_with_their_reason(shared: dict[str, torch.Tensor], words: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    def spoil(update: Update) -> Update:
+        update.shared["local_clusters"] = shared
+        return update
+
+    recipe = tiny_recipe("fedplvm")
+    server = tiny_server(tmp_path, recipe, observer=(keeper := Keeper()), engine=spoiling("south", spoil))
+    server.round()
+    ((_, site, reason),) = keeper.refusals
+    assert site == "south"
+    assert words in reason
+
+
 def test_below_the_quorum_the_run_stops_with_a_sentence_and_can_be_resumed(tmp_path: Path) -> None:
     recipe = tiny_recipe(training={"quorum": 3})
     with pytest.raises(PolyclinicError, match=r"Round 1 got 2 good updates of 3 sites, .*scanner.*--resume"):
@@ -168,6 +191,21 @@ def test_an_event_tells_the_round(tmp_path: Path) -> None:
     assert event["bytes_up"] == dict.fromkeys(server.sites, size)
     assert event["bytes_down"] == dict.fromkeys(server.sites, 2 * size)  # to train, and to validate
     assert event["seconds"]["training"] > 0
+
+
+def test_an_event_counts_what_components_share(tmp_path: Path) -> None:
+    """The class ``core`` is absent at the site ``south``: two classes and two streams make four prototypes."""
+    server = tiny_server(tmp_path, tiny_recipe("fedbcs"), observer=(keeper := Keeper()))
+    server.round()
+    shared = keeper.events[0]["shared_up"]
+    assert shared.keys() == {"cdpa"}
+    assert {site: amount["prototypes"] for site, amount in shared["cdpa"].items()} == {
+        "north": 6,
+        "south": 4,
+        "west": 2,
+    }
+    vectors, counts = 2 * 3 * 256 * 4, 2 * 3 * 8
+    assert {amount["bytes"] for amount in shared["cdpa"].values()} == {vectors + counts}
 
 
 def test_streaming_never_holds_two_updates(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from polyclinic.methods.registry import methods
 from polyclinic.recipe_files import load_recipe
-from polyclinic.report.explain import explanation
+from polyclinic.report.explain import explanation, print_explanation
+from polyclinic.report.tables import print_run
 
 
 @pytest.mark.parametrize("protocol", ["own-test", "leave-one-site-out"])
@@ -21,12 +22,16 @@ def test_the_declared_bytes_are_those_that_every_site_sends_in_every_round(
     run = finished(method, f"protocol.kind={protocol}", "training.rounds=2")
     facts = explanation(load_recipe(run / "recipe.toml"))
     assert json.loads(json.dumps(facts)) == facts
-    if any(row["bytes"] is None for row in facts["shared"]):
-        pytest.skip("a size is only known at run time")
-    expected = facts["weights_bytes"] + facts["shared_bytes"]
+    known = all(row["bytes"] is not None for row in facts["shared"])
     for line in (run / "events.jsonl").read_text().splitlines():
         event = json.loads(line)
-        assert event["bytes_up"] == ({} if facts["images_leave"] else dict.fromkeys(event["sites"], expected))
+        shared = {
+            site: sum(sites[site]["bytes"] for sites in event["shared_up"].values()) for site in event["bytes_up"]
+        }
+        assert event["bytes_up"].keys() == (set() if facts["images_leave"] else set(event["sites"]))
+        assert event["bytes_up"] == {site: facts["weights_bytes"] + count for site, count in shared.items()}
+        if known:
+            assert set(shared.values()) <= {facts["shared_bytes"]}
     assert facts["weights_bytes"] == sum(row["bytes"] for row in facts["weights"])
 
 
@@ -37,6 +42,23 @@ def test_norm_layers_leave_only_when_an_unseen_site_needs_them(tiny_recipe_file:
     assert {row["tensor"] for row in unseen["shared"]} == set(unseen["kept"]) == set(own["kept"])
     assert unseen["shared_bytes"] == own["kept_bytes"] > 0
     assert not {row["tensor"] for row in own["weights"]} & set(own["kept"])
+
+
+def test_prototypes_are_counted_before_the_run_and_in_its_record(
+    finished: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Table 3 of FedBCS: two prototypes a class and site, and what they weigh."""
+    run = finished("fedbcs", "training.rounds=2")
+    facts = explanation(load_recipe(run / "recipe.toml"))
+    assert sum(facts["prototypes"]) == 4
+    print_explanation(facts)
+    assert "Prototypes uploaded in a round: at most 4." in capsys.readouterr().out
+    shared = json.loads((run / "summary.json").read_text())["shared_up"]["cdpa"]
+    assert shared.keys() == {"north", "south"}
+    assert all(amount == {"prototypes": 4, "bytes": facts["shared_bytes"]} for amount in shared.values())
+    print_run(json.loads((run / "summary.json").read_text()))
+    assert "cdpa: 4.00 prototypes," in capsys.readouterr().out
+    assert explanation(load_recipe(run / "recipe.toml", method="fedavg"))["prototypes"] == []
 
 
 def test_nothing_leaves_with_local_and_all_images_with_central(tiny_recipe_file: Path) -> None:

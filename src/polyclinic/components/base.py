@@ -32,13 +32,20 @@ class ComponentSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Shared:
-    """Declares one tensor that leaves a site. A ``str`` in ``shape`` is a size that is only known at run time."""
+    """Declares one tensor that leaves a site.
+
+    A ``str`` in ``shape`` is a size that is only known at run time; the same name means the same size in all tensors of
+    the component. ``below`` bounds integers: they are at least 0 and less than it, as the numbers of classes are.
+    """
 
     name: str
     shape: tuple[int | str, ...]
     what: str
     dtype: torch.dtype = torch.float32
     finite: bool = True
+    below: int | None = None
+    prototypes: bool = False
+    """Whether the rows are prototypes, which are counted in the record; a row of zeros stands for an absent class."""
 
     def accepts(self, tensor: Tensor) -> bool:
         """Whether a tensor has the declared type and shape."""
@@ -86,6 +93,8 @@ class Component:
     streams: ClassVar[bool] = False
     """An aggregating component that looks at every update once, so that memory does not grow with the sites."""
     wants_unlabelled: ClassVar[bool] = False
+    recomputes: ClassVar[bool] = False
+    """Calls ``step.recompute`` in ``on_gradients``; runs before components that add to the gradients."""
 
     # ---- build time, both halves ---------------------------------------------------------------------------------
 

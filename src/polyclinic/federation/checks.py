@@ -9,7 +9,7 @@ from torch import Tensor
 
 from polyclinic.components.base import Shared
 from polyclinic.errors import suggestion
-from polyclinic.federation.messages import Update
+from polyclinic.federation.messages import Update, tensor_bytes
 
 
 def problem_with(
@@ -63,7 +63,31 @@ def _shared_problem(
                 )
             if wanted[name].finite and not is_finite(tensor):
                 return f"component {component} shares NaN or infinite values in '{name}'"
+            below = wanted[name].below
+            if below is not None and tensor.numel() and not 0 <= int(tensor.min()) <= int(tensor.max()) < below:
+                return f"component {component} shares '{name}' with values outside 0 to {below - 1}"
+        problem = _sizes_problem(component, given, wanted)
+        if problem is not None:
+            return problem
     return None
+
+
+def _sizes_problem(component: str, given: Mapping[str, Tensor], wanted: Mapping[str, Shared]) -> str | None:
+    """Sizes that are only known at run time must agree wherever they carry one name."""
+    sizes: dict[str, tuple[int, str]] = {}
+    for name, tensor in given.items():
+        for label, size in zip(wanted[name].shape, tensor.shape, strict=True):
+            if isinstance(label, str) and sizes.setdefault(label, (size, name))[0] != size:
+                first, other = sizes[label]
+                return f"component {component} shares {first} {label} in '{other}' and {size} in '{name}'"
+    return None
+
+
+def shared_amount(tensors: Mapping[str, Tensor], declared: tuple[Shared, ...]) -> dict[str, int]:
+    """Bytes of what a component shared and, where rows are prototypes, their number; absent classes are zeros."""
+    amount = {"bytes": tensor_bytes(tensors)}
+    rows = [tensors[one.name] for one in declared if one.prototypes]
+    return amount | {"prototypes": sum(int(row.any(1).sum()) for row in rows)} if rows else amount
 
 
 def is_finite(tensor: Tensor) -> bool:

@@ -16,7 +16,7 @@ from polyclinic.engines.base import Engine
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation.bench import Bench
 from polyclinic.federation.checkpoint import Checkpoint, ServerState
-from polyclinic.federation.checks import problem_with
+from polyclinic.federation.checks import problem_with, shared_amount
 from polyclinic.federation.messages import Broadcast, Failure, Tensors, Update, tensor_bytes
 from polyclinic.federation.observer import Observer
 from polyclinic.seeds import generator_for
@@ -30,6 +30,7 @@ class _Tally:
     shared: dict[str, dict[str, Tensors]] = field(default_factory=dict)
     samples: dict[str, int] = field(default_factory=dict)
     bytes_up: dict[str, int] = field(default_factory=dict)
+    shared_up: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -114,6 +115,8 @@ class Server:
             tally.bytes_up[answer.site], tally.seconds[answer.site] = answer.bytes, answer.seconds
             for component, tensors in answer.shared.items():
                 tally.shared.setdefault(component, {})[answer.site] = tensors
+                counted = tally.shared_up.setdefault(component, {})
+                counted[answer.site] = shared_amount(tensors, self.declared[component])
             self.observer.on_site(broadcast.round, answer.site)
             yield answer
 
@@ -193,6 +196,7 @@ class Server:
             "best_round": self.state.best_round,
             "bytes_up": tally.bytes_up if crosses else {},
             "bytes_down": self._bytes_down(number, chosen, broadcast) if crosses else {},
+            "shared_up": tally.shared_up if crosses else {},
             "seconds": seconds,
             "warnings": tally.warnings,
         }

@@ -34,6 +34,8 @@ class LocalTraining:
         self.bench, self.components, self.site, self.optimizer = bench, components, site, optimizer
         self.settings = bench.recipe.training
         self.unlabelled = any(component.wants_unlabelled for component in components)
+        # A second backward pass starts from cleared gradients, and would wipe out what another component has added.
+        self.gradient_order = sorted(components, key=lambda component: not component.recomputes)
         self.parameters = [p for p in bench.network.parameters() if p.requires_grad]
         self.half = half_precision(bench.device) if self.settings.amp == "auto" else None
         # A fresh scaler each round: its state then never has to cross a restart. It starts low, because a site with few
@@ -99,7 +101,8 @@ class LocalTraining:
             group["lr"] = step.lr
         self._gradients(step)
         self.scaler.unscale_(self.optimizer)
-        self._tell("on_gradients", step)
+        for component in self.gradient_order:
+            component.on_gradients(step)
         if self.settings.clip_gradients is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_gradients)
         self.scaler.step(self.optimizer)

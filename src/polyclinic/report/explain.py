@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from polyclinic.components.base import Component
+from polyclinic.components.base import Component, Shared
 from polyclinic.federation.bench import Bench, build_bench
 from polyclinic.federation.messages import tensor_bytes
 from polyclinic.methods.registry import load_plugins
@@ -28,7 +28,7 @@ def explanation(recipe: Recipe) -> dict[str, Any]:
     weights = {} if pooled else bench.exchanged_weights()
     shared = [
         {"component": name, "tensor": one.name, "shape": list(one.shape), "dtype": _plain_dtype(one.dtype),
-         "bytes": _declared_bytes(one), "what": one.what}
+         "bytes": _declared_bytes(one), "prototypes": _declared_prototypes(one), "what": one.what}
         for name, declared in bench.declared().items()
         for one in declared
     ]  # fmt: skip
@@ -47,6 +47,7 @@ def explanation(recipe: Recipe) -> dict[str, Any]:
         "weights_bytes": tensor_bytes(weights),
         "shared": shared,
         "shared_bytes": sum(row["bytes"] or 0 for row in shared),
+        "prototypes": [row["prototypes"] for row in shared if row["prototypes"] is not None],
         "kept": sorted(bench.kept),
         "kept_bytes": tensor_bytes(bench.kept_weights()),
         "warnings": _warnings(bench),
@@ -76,7 +77,7 @@ def _warnings(bench: Bench) -> list[str]:
     return [warning for component in bench.components for warning in component.warnings()]
 
 
-def _declared_bytes(one: Any) -> int | None:
+def _declared_bytes(one: Shared) -> int | None:
     """Bytes of a declared tensor, ``None`` where a size is only known at run time."""
     count = one.dtype.itemsize
     for size in one.shape:
@@ -84,6 +85,11 @@ def _declared_bytes(one: Any) -> int | None:
             return None
         count *= size
     return int(count)
+
+
+def _declared_prototypes(one: Shared) -> int | str | None:
+    """Number of prototypes in a declared tensor, or the name of a size that is only known at run time."""
+    return one.shape[0] if one.prototypes else None
 
 
 def print_explanation(facts: dict[str, Any]) -> None:
@@ -117,6 +123,10 @@ def _print_tensors(console: Console, facts: dict[str, Any]) -> None:
             size = "known at run time" if row["bytes"] is None else readable_bytes(row["bytes"])
             table.add_row(f"{row['component']}: {row['tensor']} ({shape}), {row['what']}", "1", size)
         console.print(table)
+        if facts["prototypes"]:
+            known = all(isinstance(count, int) for count in facts["prototypes"])
+            number = f"at most {sum(facts['prototypes'])}" if known else "a number known at run time"
+            console.print(f"  Prototypes uploaded in a round: {number}.")
         console.print(f"  Plain numbers: {facts['plain_data']}.")
         console.print("  All names: polyclinic explain ... --json")
     if facts["kept"]:

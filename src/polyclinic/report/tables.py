@@ -147,8 +147,18 @@ def print_run(summary: dict[str, Any]) -> None:
         console.print(f"Dice of each site's model (row) at each site (column){where}", highlight=False)
         console.print(_transfer_table(matrix))
     up, down = (readable_bytes(summary[f"bytes_{way}"]) for way in ("up", "down"))
+    for component, sites in summary.get("shared_up", {}).items():
+        console.print(_shared_line(component, list(sites.values())), highlight=False)
     moved = "every image was pooled in one place" if summary["images_leave"] else f"{up} left the sites, {down} came in"
     console.print(f"{moved}, {summary['seconds']:.0f} s", highlight=False)
+
+
+def _shared_line(component: str, amounts: list[dict[str, float]]) -> str:
+    """What a component shared, in one line."""
+    size = readable_bytes(mean(a["bytes"] for a in amounts))
+    counts = [a["prototypes"] for a in amounts if "prototypes" in a]
+    prototypes = f"{mean(counts):.2f} prototypes, " if counts else ""
+    return f"{component}: {prototypes}{size} from a site in a round"
 
 
 def _units(metrics: list[str], distances: str) -> str:

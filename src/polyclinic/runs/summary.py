@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import mean
 from typing import Any
 
 from polyclinic.data.federation import Federation
@@ -10,6 +11,19 @@ from polyclinic.evaluation.protocols import ProtocolPart
 from polyclinic.federation.bench import Bench, describe_components
 from polyclinic.recipe import Recipe
 from polyclinic.runs.folder import RunFolder
+
+
+def shared_means(events: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """What components shared, as a mean a round: ``component -> site -> {"bytes": ..., "prototypes": ...}``."""
+    found: dict[str, dict[str, list[dict[str, int]]]] = {}
+    for event in events:
+        for component, sites in event.get("shared_up", {}).items():
+            for site, amount in sites.items():
+                found.setdefault(component, {}).setdefault(site, []).append(amount)
+    return {
+        component: {site: {key: mean(a[key] for a in amounts) for key in amounts[0]} for site, amounts in sites.items()}
+        for component, sites in found.items()
+    }
 
 
 def summary_of(
@@ -37,6 +51,7 @@ def summary_of(
         "bytes_up": sum(sum(e["bytes_up"].values()) for e in events),
         "bytes_down": sum(sum(e["bytes_down"].values()) for e in events)
         + sum(f["bytes_down"] for f in tested.values()),
+        "shared_up": shared_means(events),
         "seconds": sum(phases.values()),
         "seconds_by_phase": phases,
         "images_leave": bench.method.pooled,

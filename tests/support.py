@@ -58,7 +58,7 @@ def tiny_recipe(method: str = "fedavg", **sections: dict[str, Any]) -> Recipe:
     table: dict[str, Any] = {
         "federation": "memory",
         "method": method,
-        "network": {"width": 2, "depth": 1, "norm": "batch"},
+        "network": {"width": 2, "depth": 2, "norm": "batch"},
         "training": {"rounds": 3, "local_epochs": 2, "batch_size": 2, "lr": 0.01},
         "engine": {"device": "cpu"},
     }
@@ -161,7 +161,7 @@ def write_tiny_federation(folder: Path, sizes: dict[str, int] | None = None, siz
 def write_tiny_recipe(path: Path, federation: Path, **training: object) -> Path:
     """A recipe file for ``write_tiny_federation``: three rounds that take a fraction of a second."""
     settings = {"rounds": 3, "local_epochs": 2, "batch_size": 2, "lr": 0.02, **training}
-    lines = [f'federation = "{federation}"', "[network]", "width = 2", "depth = 1", 'norm = "batch"', "[training]"]
+    lines = [f'federation = "{federation}"', "[network]", "width = 2", "depth = 2", 'norm = "batch"', "[training]"]
     path.write_text("\n".join([*lines, *(f"{key} = {value}" for key, value in settings.items())]) + "\n")
     return path
 

@@ -1,0 +1,116 @@
+"""Context-aware dual-level prototype alignment, the second half of FedBCS.
+
+Paper: Zhao et al., *Divide, Conquer and Unite: Hierarchical Style-Recalibrated Prototype Alignment for Federated
+Medical Segmentation*, AAAI 2026, eqs. 9-17. Prototypes of several encoder and decoder levels are fused with those of
+the deeper level, clustered at the server by FINCH, and pixels are drawn to the clusters of their class.
+
+Departures: losses are means over pixels, channels and the two streams, as in the released code; the sums of eq. 16 over
+768 channels would swamp the segmentation loss (``consistency = "sum"`` has them). The temperature of eq. 20 divides the
+cosine of eq. 15. The contrast is a log-sum-exp; the released code clamps exponentials, which has no gradient at
+``tau = 0.005`` (``contrast = "released"``). Both streams live on a grid of a quarter of the image's size; the released
+code has the encoder's at full size, by the order of a list (``encoder_stride = 1``). Anchors are foreground pixels, as
+in the released code. Prototypes are means over all pixels of the last epoch (eq. 9), not over batch means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from polyclinic.components.base import ComponentSettings
+from polyclinic.components.objectives.prototypes import PrototypeComponent
+from polyclinic.components.registry import component
+from polyclinic.components.step import Step
+from polyclinic.errors import PolyclinicError
+from polyclinic.networks.base import SegmentationNetwork
+from polyclinic.prototypes.bank import Contrast, Prototypes, cosines, mean_distances, mean_over_classes
+from polyclinic.prototypes.bank import prototype_contrast as contrast
+from polyclinic.prototypes.pyramid import ContextRule, Fusion, PyramidView
+from polyclinic.prototypes.views import View
+
+_STREAMS = ("encoder", "decoder")
+
+
+@component
+class Cdpa(PrototypeComponent):
+    """Draws encoder and decoder pixels of several levels to clustered prototypes of their class."""
+
+    name = "cdpa"
+    paper = "Zhao et al., AAAI 2026"
+    equations = (
+        "FedBCS eq. 9: p^{k,c} = mean of level k's features over the pixels of class c",
+        "FedBCS eqs. 10-12: q^c = F(Concat(p^{k,c}, p^{k+1,c})), 1x1 convolutions, encoder and decoder apart",
+        "FedBCS eqs. 13-14: Q^c = FINCH({q_m^c}), qbar^c = mean of Q^c",
+        "FedBCS eq. 15: -log sum_{Q^c} exp(cos(e, q) / tau) / sum_Q exp(cos(e, q) / tau)",
+        "FedBCS eq. 16: ||e - qbar^c||^2",
+        "FedBCS eq. 17: L = L_seg + L_contra + L_consis",
+    )
+
+    class Settings(ComponentSettings):
+        """``tau``: temperature, 0.005 (histology) and 0.4 (prostate) in the paper."""
+
+        tau: float = Field(0.4, gt=0, description="temperature: 0.005 for histology and 0.4 for prostate in the paper")
+        weight: float = Field(1.0, ge=0, description="of both losses; 1 in eq. 17")
+        channels: int = Field(256, ge=1, description="of each fused level")
+        context: ContextRule = Field("adjacent", description="eq. 10, or the deepest level as in the released code")
+        levels: tuple[int, ...] | None = Field(None, description="levels that are used, 0 the finest; all by default")
+        encoder_stride: int = Field(4, ge=1, description="image size over grid size; 1 in the released code")
+        decoder_stride: int = Field(4, ge=1, description="the same for the decoder; 4 in the released code")
+        anchors: Literal["foreground", "all"] = Field("foreground", description="pixels that are aligned")
+        contrast: Contrast = Field("lse", description="released: exponentials clamped as in the released code")
+        consistency: Literal["mean", "sum"] = Field("mean", description="over channels and streams; eq. 16 sums")
+        prototypes: Literal["pixels", "batches"] = Field(
+            "pixels", description="mean over pixels (eq. 9), or over the means of batches as in the released code"
+        )
+
+    def install(self, network: SegmentationNetwork) -> None:
+        """Put the fusion's 1x1 convolutions into the network's extras, where they are averaged like any weight."""
+        if not self.on:
+            return
+        available = sum(name.startswith("encoder") for name in network.widths)
+        self._levels = tuple(range(available)) if self.settings.levels is None else tuple(sorted(self.settings.levels))
+        if len(self._levels) < 2 or not set(self._levels) <= set(range(available)):
+            raise PolyclinicError(
+                f"cdpa(levels={list(self._levels)}): two or more of the network's {available} encoder levels are "
+                "needed; raise network.depth or choose other levels."
+            )
+        for stream in _STREAMS:
+            widths = [network.widths[f"{stream}{level}"] for level in self._levels]
+            fusion = Fusion(widths, self.settings.channels, self.settings.context)
+            network.extras[f"cdpa_{stream}"] = fusion
+
+    def channels(self, network: SegmentationNetwork) -> dict[str, int]:  # noqa: ARG002
+        """Encoder and decoder, with one slot for each pair of levels."""
+        return dict.fromkeys(_STREAMS, self.settings.channels * (len(self._levels) - 1))
+
+    def views(self, step: Step) -> dict[str, View]:
+        """Both streams, levels from fine to coarse, the bottleneck left out."""
+        output = step.labelled
+        pyramids: dict[str, Sequence[Tensor]] = {"encoder": output.encoder, "decoder": output.decoder[::-1]}
+        strides = {"encoder": self.settings.encoder_stride, "decoder": self.settings.decoder_stride}
+        views: dict[str, View] = {}
+        for stream, pyramid in pyramids.items():
+            fusion = step.network.extras[f"cdpa_{stream}"]
+            assert isinstance(fusion, Fusion)
+            levels = [pyramid[level] for level in self._levels]
+            views[stream] = PyramidView(levels, fusion, step.labels, strides[stream])
+        return views
+
+    def align(self, view: View, prototypes: Prototypes) -> dict[str, Tensor]:
+        """Eqs. 15 and 16, mean over the anchors of a class, then over classes."""
+        labels, present = view.labels, prototypes.present
+        used = present[labels] if self.settings.anchors == "all" else present[labels] & (labels > 0)
+        dots, squares = view.compare(prototypes.vectors)
+        pulls = contrast(
+            cosines(dots, squares, prototypes), labels, prototypes, self.settings.tau, self.settings.contrast
+        )
+        distances = mean_distances(dots, squares, labels, prototypes)
+        # eq. 16 adds channels and streams; the base class has divided by the number of streams.
+        distances = distances * len(_STREAMS) if self.settings.consistency == "sum" else distances / view.channels
+        return {
+            "contrast": mean_over_classes(pulls, labels, used, prototypes.count),
+            "consistency": mean_over_classes(distances, labels, used, prototypes.count),
+        }

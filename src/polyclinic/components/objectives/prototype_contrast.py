@@ -1,0 +1,199 @@
+"""FedContrast-GPA's contrast of pixels with the prototypes of the own site and of the other sites.
+
+Paper: Zhou, Zheng, *FedContrast-GPA: Heterogeneous Federated Optimization via Local Contrastive Learning and Global
+Process-Aware Aggregation*, MICCAI 2023. No code was released. **This is a re-implementation from the abstract**, which
+names an intra-client and an inter-client contrast with local prototypes; every formula and number below is our choice:
+
+- ``z`` is a pixel's embedding, a linear projection of the finest decoder map; ``P_m`` are site ``m``'s prototypes by
+  k-means in each class: 8 of a foreground class and 1 of the background, the 9 of Zhao et al. (AAAI 2026), Table 3.
+- ``l(z, y; P) = -log sum_{p in P, class y} exp(cos(z, p) / tau) / sum_{p in P} exp(cos(z, p) / tau)``
+- ``intra_weight * mean l(z, y; P_m) + inter_weight * mean l(z, y; union of P_k, k != m)`` over the sampled pixels.
+
+Departures: whatever the chapter does differently. Prototypes are one round old, made with that round's local weights.
+A class with fewer distinct samples than clusters sends the samples themselves.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from polyclinic.components.base import Component, ComponentSettings, Shared
+from polyclinic.components.registry import component
+from polyclinic.components.rounds import ServerRound, SiteRound
+from polyclinic.components.step import Step
+from polyclinic.federation.messages import Tensors
+from polyclinic.networks.base import SegmentationNetwork
+from polyclinic.prototypes.bank import Prototypes, cosines, prototype_contrast
+from polyclinic.prototypes.grids import resize_labels
+from polyclinic.prototypes.taps import feature_map, feature_width
+
+# Without a matrix product the distance of equal rows is exactly 0.
+_distances = partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def draw_pixels(labels: Tensor, classes: int, pixels: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Up to ``pixels`` different pixels of each class and image, uniformly, from labels ``(batch, n)``.
+
+    Gives positions and whether each is real or only fills up a small class, both ``(batch, class, min(pixels, n))``.
+    """
+    keys = torch.rand(labels.shape, generator=generator).to(labels.device)
+    own = labels[:, None] == torch.arange(classes, device=labels.device)[:, None]
+    best, positions = torch.where(own, keys[:, None], -1.0).topk(min(pixels, labels.shape[1]), dim=2)
+    return positions, best >= 0
+
+
+class Reservoir:
+    """A uniform sample of all the rows that were added, at most ``size`` of each class: those with the highest keys."""
+
+    def __init__(self, size: int, classes: int, channels: int, device: torch.device) -> None:
+        self.size, self.keys = size, torch.empty(classes, 0, device=device)
+        self.rows = torch.empty(classes, 0, channels, device=device)
+
+    def add(self, rows: Tensor, real: Tensor, generator: torch.Generator) -> None:
+        """Add ``rows`` ``(batch, class, n, channels)`` where ``real`` ``(batch, class, n)``."""
+        rows, real = rows.transpose(0, 1).flatten(1, 2), real.transpose(0, 1).flatten(1)
+        drawn = torch.rand(real.shape, generator=generator).to(rows.device)
+        keys = torch.cat([self.keys, torch.where(real, drawn, -1.0)], dim=1)
+        self.keys, order = keys.topk(min(self.size, keys.shape[1]), dim=1)
+        self.rows = torch.cat([self.rows, rows], dim=1).gather(1, order[..., None].expand(-1, -1, rows.shape[2]))
+
+    def of_classes(self) -> list[Tensor]:
+        """The rows of each class ``(n, channels)``, on the CPU."""
+        return [rows[keys >= 0] for rows, keys in zip(self.rows.cpu(), self.keys.cpu(), strict=True)]
+
+
+def kmeans(rows: Tensor, clusters: int, generator: torch.Generator, iterations: int = 30) -> Tensor:
+    """Lloyd's algorithm from a k-means++ start: centres ``(min(clusters, distinct rows), channels)``, none of none."""
+    if not len(rows):
+        return rows
+    centres = rows[torch.randint(len(rows), (1,), generator=generator)]
+    while len(centres) < clusters:
+        gaps = _distances(rows, centres).amin(1).square().nan_to_num()  # the site reports a training that diverged
+        if not gaps.any():
+            return centres
+        centres = torch.cat([centres, rows[torch.multinomial(gaps, 1, generator=generator)]])
+    for _ in range(iterations):
+        onehot = F.one_hot(_distances(rows, centres).argmin(1), len(centres)).to(rows.dtype)
+        counts = onehot.sum(0)[:, None]
+        moved = torch.where(counts > 0, onehot.T @ rows / counts.clamp_min(1), centres)
+        if torch.equal(moved, centres):
+            break
+        centres = moved
+    return centres
+
+
+def owner_number(site: str) -> int:
+    """A number of a site's name, the same in every process."""
+    return zlib.crc32(site.encode())
+
+
+@component
+class PrototypeContrast(Component):
+    """Contrasts sampled pixels with the clustered prototypes of their own site and with those of the other sites."""
+
+    name = "prototype_contrast"
+    level = "objective"
+    paper = "Zhou, Zheng, MICCAI 2023 (re-implementation from the abstract)"
+    equations = ("our form: intra_weight * InfoNCE(z; own prototypes) + inter_weight * InfoNCE(z; the others')",)
+
+    class Settings(ComponentSettings):
+        """All defaults are our choice: the paper's are not public."""
+
+        intra_weight: float = Field(0.1, ge=0, description="of the contrast with the own site's prototypes")
+        inter_weight: float = Field(0.1, ge=0, description="of the contrast with the other sites' prototypes")
+        tau: float = Field(0.1, gt=0, description="temperature")
+        channels: int = Field(256, ge=1, description="length of an embedding")
+        pixels: int = Field(256, ge=1, description="sampled pixels of each class and image")
+        foreground: int = Field(8, ge=1, description="clusters of each foreground class")
+        background: int = Field(1, ge=1, description="clusters of the background")
+        samples: int = Field(2048, ge=1, description="embeddings of each class that are kept for the clustering")
+        feature: str = Field("decoder0", description="the map whose pixels are projected: a tap of the network")
+
+    @property
+    def on(self) -> bool:
+        """Whether a weight is above zero; otherwise nothing is installed, drawn, kept or shared."""
+        return bool(self.settings.intra_weight or self.settings.inter_weight)
+
+    def install(self, network: SegmentationNetwork) -> None:
+        """The projection, averaged over the sites like any weight."""
+        if self.on:
+            width = feature_width(network, self.settings.feature, self.name)
+            network.extras[self.name] = nn.Linear(width, self.settings.channels)
+
+    def leaves(self, network: SegmentationNetwork) -> tuple[Shared, ...]:  # noqa: ARG002
+        """The prototypes, if other sites are to be contrasted with them."""
+        if not self.settings.inter_weight:
+            return ()
+        classes = len(self.context.task.classes)
+        vectors = Shared("prototypes", ("clusters", self.settings.channels), "centres of clusters", prototypes=True)
+        return vectors, Shared("classes", ("clusters",), "class of each centre", torch.int64, below=classes)
+
+    def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:
+        """Take the own prototypes from the memory and those of the other sites from the broadcast."""
+        classes, device = len(self.context.task.classes), site.device
+        others = {name: tensor[shared["owners"] != owner_number(site.site)] for name, tensor in shared.items()}
+        self._banks = {
+            term: Prototypes(tensors["prototypes"].to(device), tensors["classes"].to(device), classes)
+            for term, tensors in {"intra": self.state, "inter": others}.items()
+            if len(tensors.get("prototypes", ()))
+        }
+        self._kept = Reservoir(self.settings.samples, classes, self.settings.channels, device)
+        self._moment = (-1, -1)
+
+    def loss(self, step: Step) -> dict[str, Tensor]:
+        """Both terms where there are prototypes; in the last epoch the sampled embeddings are kept for new ones."""
+        moment = (step.epoch, step.index)
+        first = moment != self._moment  # a second pass (weight perturbation) sees the same pixels and keeps nothing
+        if not self.on or not len(step.images) or not (self._banks or (step.last_epoch and first)):
+            return {}
+        classes, pixels = len(self.context.task.classes), self.settings.pixels
+        with torch.autocast(step.images.device.type, enabled=False), torch.set_grad_enabled(bool(self._banks)):
+            maps = feature_map(step, self.settings.feature)
+            if first:
+                labels = resize_labels(step.labels, tuple(maps.shape[2:])).flatten(1)
+                self._positions, self._real = draw_pixels(labels, classes, pixels, step.generator)
+                self._moment = moment
+            index = self._positions.flatten(1)[:, None].expand(-1, maps.shape[1], -1)
+            rows = maps.flatten(2).gather(2, index).transpose(1, 2).float()
+            embeddings = step.network.extras[self.name](rows).unflatten(1, self._real.shape[1:])
+            if step.last_epoch and first:
+                self._kept.add(F.normalize(embeddings.detach(), dim=3), self._real, step.generator)
+            return {f"{self.name}_{term}": self._contrast(term, embeddings) for term in self._banks}
+
+    def _contrast(self, term: str, embeddings: Tensor) -> Tensor:
+        """Weighted mean InfoNCE of ``(batch, class, n, channels)`` over real pixels of classes with a prototype."""
+        bank = self._banks[term]
+        labels = torch.arange(bank.count, device=embeddings.device)[:, None].expand(self._real.shape).flatten()
+        anchors = embeddings.flatten(0, 2)
+        similarities = cosines(anchors @ bank.vectors.T, anchors.square().sum(1), bank)
+        values = prototype_contrast(similarities, labels, bank, self.settings.tau)
+        used = self._real.flatten() & bank.present[labels]
+        weight: float = getattr(self.settings, f"{term}_weight")
+        return weight * (values * used).sum() / used.sum().clamp_min(1)
+
+    def share(self, site: SiteRound) -> Tensors:
+        """Cluster what was kept; the centres are the own prototypes of the next round, and leave."""
+        if not self.on:
+            return {}
+        rows = self._kept.of_classes()
+        wanted = [self.settings.background] + [self.settings.foreground] * (len(rows) - 1)
+        centres = [kmeans(one, clusters, site.generator) for one, clusters in zip(rows, wanted, strict=True)]
+        counts = torch.tensor([len(one) for one in centres])
+        made = {"prototypes": torch.cat(centres), "classes": torch.arange(len(rows)).repeat_interleave(counts)}
+        self.state = made if self.settings.intra_weight else {}
+        return made if self.settings.inter_weight else {}
+
+    def combine(self, server: ServerRound, shared: dict[str, Tensors]) -> Tensors:  # noqa: ARG002
+        """All prototypes of the round, with a number that tells whose they are."""
+        if not shared:
+            return {}
+        union = {name: torch.cat([one[name] for one in shared.values()]) for name in ("prototypes", "classes")}
+        counts = torch.tensor([len(one["classes"]) for one in shared.values()])
+        return {**union, "owners": torch.tensor([owner_number(site) for site in shared]).repeat_interleave(counts)}

@@ -1,0 +1,157 @@
+"""MOON's model-contrastive term.
+
+Paper: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, algorithm 1, lines 14 to 18:
+``l_con = -log( exp(cos(z, z_glob) / T) / (exp(cos(z, z_glob) / T) + sum_k exp(cos(z, z_prev_k) / T)) )`` and
+``l = l_sup + mu l_con``. ``z`` is the representation under the weights in training, ``z_glob`` under the received ones,
+``z_prev_k`` under those that the site itself ended its earlier rounds with. The batch's mean is taken.
+
+Departures: The representation is the bottleneck's global average, since a segmentation network has no vector before
+its classifier. The projection is off by default; where it is on, it stands beside the segmentation path and not in it,
+so only this term trains it. In a site's first round the previous weights are the received ones: both cosines are equal,
+the term is the constant ``mu log 2`` without a gradient, and no frozen pass is made. The released code has an empty
+pool there and a term of 0, which trains the same.
+
+Nothing leaves the site but the projection, as a weight like any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from polyclinic.components.base import Component, ComponentSettings
+from polyclinic.components.registry import component
+from polyclinic.components.rounds import SiteRound
+from polyclinic.components.step import Step
+from polyclinic.federation.messages import Tensors
+from polyclinic.networks.base import SegmentationNetwork
+
+_NAME = "model_contrast"
+
+
+def contrast(trained: Tensor, frozen: Tensor, temperature: float) -> Tensor:
+    """MOON's ``l_con``, the mean over the batch.
+
+    ``trained`` is ``(batch, width)``; ``frozen`` is ``(1 + pool, batch, width)``, the global model's vectors first.
+    """
+    similarities = F.cosine_similarity(trained[None], frozen, dim=-1) / temperature
+    return (similarities.logsumexp(0) - similarities[0]).mean()
+
+
+def represent(network: SegmentationNetwork, bottleneck: Tensor) -> Tensor:
+    """The vector ``(batch, width)`` of a bottleneck ``(batch, channel, *spatial)``, projected if there is a head."""
+    with torch.autocast(bottleneck.device.type, enabled=False):
+        vectors = bottleneck.float().flatten(2).mean(2)
+        return cast(Tensor, network.extras[_NAME](vectors)) if _NAME in network.extras else vectors
+
+
+class _Encoder(nn.Module):
+    """Images to representations, as one module whose weights can be exchanged for a call."""
+
+    def __init__(self, network: SegmentationNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        return represent(self.network, self.network.encode(images)[-1])
+
+
+@component
+class ModelContrast(Component):
+    """Pulls image representations towards the global model's and away from the site's previous model's."""
+
+    name = _NAME
+    level = "objective"
+    paper = "Li, He, Song, CVPR 2021"
+    equations = (
+        "MOON algorithm 1, lines 14-18: -mu log( e^g / (e^g + sum_k e^(p_k)) ), "
+        "g = cos(z, z_glob) / T, p_k = cos(z, z_prev_k) / T",
+    )
+    strength = "mu"
+
+    class Settings(ComponentSettings):
+        """``projection``: width of the head on the representation, 0 for none; ``pool``: previous models, FIFO."""
+
+        mu: float = Field(1.0, ge=0)
+        temperature: float = Field(0.5, gt=0)
+        projection: int = Field(0, ge=0)
+        pool: int = Field(1, ge=1)
+
+    _encoder: _Encoder | None = None
+    _previous: tuple[Tensors, ...] = ()
+    _seen: tuple[Step, Tensor] | None = None
+
+    def install(self, network: SegmentationNetwork) -> None:
+        """Put the projection into the network's extras, where it is averaged with everything else."""
+        if self.settings.mu and self.settings.projection:
+            width = network.widths["bottleneck"]
+            head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, self.settings.projection))
+            network.extras[_NAME] = head
+
+    def warnings(self) -> list[str]:
+        """One round has no previous model."""
+        if self.settings.mu and self.context.training.rounds == 1:
+            return ["model_contrast does nothing in a site's first round, and training.rounds = 1 has no other."]
+        return []
+
+    def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
+        """Freeze the received model once; the previous ones borrow its modules and bring their own weights."""
+        if not self.settings.mu or not self.state:
+            return
+        # The copy's decoder is never run. Whatever the size of the pool there is one copy, and no weight is loaded.
+        self._encoder = _Encoder(site.frozen())
+        self._previous = tuple(
+            {f"network.{name}": tensor.to(site.device) for name, tensor in weights.items()} for weights in self._pool()
+        )
+
+    def loss(self, step: Step) -> dict[str, Tensor]:
+        """The weighted term over the labelled images; nothing when there are none."""
+        mu = self.settings.mu
+        if not mu or not len(step.images):
+            return {}
+        if self._encoder is None:
+            return {_NAME: torch.tensor(mu * math.log(2), device=step.images.device)}
+        trained = represent(step.network, step.labelled.encoder[-1])
+        with torch.autocast(trained.device.type, enabled=False):
+            return {_NAME: mu * contrast(trained, self._frozen(step, self._encoder), self.settings.temperature)}
+
+    def share(self, site: SiteRound) -> Tensors:
+        """Nothing leaves; the weights that were just trained become the newest of the pool."""
+        if not self.settings.mu:
+            return {}
+        weights = site.network.state_dict()
+        newest = {name: weights[name].detach().clone() for name in _names(site.network)}
+        pool = [newest, *self._pool()][: self.settings.pool]
+        self.state = {f"{age}/{name}": tensor for age, one in enumerate(pool) for name, tensor in one.items()}
+        return {}
+
+    @torch.no_grad()
+    def _frozen(self, step: Step, encoder: _Encoder) -> Tensor:
+        """Vectors ``(1 + pool, batch, width)`` of the global and the previous models, once for a step."""
+        if self._seen is None or self._seen[0] is not step:
+            passes = [functional_call(encoder, weights, (step.images,)) for weights in ({}, *self._previous)]
+            self._seen = step, torch.stack(passes).float()
+        return self._seen[1]
+
+    def _pool(self) -> list[Tensors]:
+        """Previous weights by name, the newest first; in ``state`` they are called ``age/name``."""
+        ages: dict[int, Tensors] = {}
+        for key, tensor in self.state.items():
+            age, _, name = key.partition("/")
+            ages.setdefault(int(age), {})[name] = tensor
+        return [ages[age] for age in sorted(ages)]
+
+
+def _names(network: SegmentationNetwork) -> list[str]:
+    """What the representation depends on: encoder, bottleneck and projection, without weights that never change."""
+    stages = network.stages().items()
+    encoder = [n for stage, names in stages if stage.startswith("encoder") or stage == "bottleneck" for n in names]
+    head = [name for name in network.state_dict() if name.startswith(f"extras.{_NAME}.")]
+    return [name for name in encoder + head if name not in network.frozen()]

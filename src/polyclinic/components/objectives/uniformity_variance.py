@@ -1,0 +1,117 @@
+"""FedUV's two regularisers, on sampled pixels.
+
+Paper: Son et al., *FedUV: Uniformity and Variance for Heterogeneous Federated Learning*, CVPR 2024; the exact forms are
+those of the released code:
+
+- variance: ``mean_c relu(g - std_i(p_ic))`` over the softmax probabilities ``p`` of the instances, ``g`` the mean
+  column deviation of the ``K x K`` identity, ``1 / sqrt(K)``; deviations are unbiased.
+- uniformity: ``mean_(i<j) exp(-||z_i - z_j||^2 / s)`` over the representations ``z`` before the classifier, not
+  normalised, ``s`` the median of the squared distances that are not zero.
+
+``L = L_seg + 2.5 variance + 0.5 uniformity``.
+
+Departures: An instance is a pixel, not an image: ``pixels`` of them, drawn from the whole batch as it is and not
+balanced by class, since both terms speak about the natural batch. ``z`` is the last decoder map. Distances within
+rounding of zero count as zero: flat background gives many such pairs, and a bandwidth of that size would give gradients
+without bound. As in the released code, gradients go through the median: held constant, the term would mostly enlarge
+the features.
+
+Nothing leaves the site.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from polyclinic.components.base import Component, ComponentSettings
+from polyclinic.components.registry import component
+from polyclinic.components.step import Step
+
+# Squared distances below this share of the vectors' mean squared length are rounding (a relative error of 1e-5).
+_ROUNDING = 1e-10
+# Permuting up to this many times the wanted number is cheap; a whole volume would take longer than the loss.
+_PERMUTE = 64
+
+
+def variance_term(logits: Tensor) -> Tensor:
+    """``mean_c relu(1 / sqrt(K) - std_i softmax_ic)`` of logits ``(instance, class)``; 0 for fewer than two rows."""
+    if len(logits) < 2:
+        return logits.new_zeros(())
+    missing: Tensor = logits.shape[1] ** -0.5 - logits.softmax(1).std(0)
+    return missing.relu().mean()
+
+
+def uniformity_term(vectors: Tensor) -> Tensor:
+    """``mean_(i<j) exp(-||z_i - z_j||^2 / s)`` of vectors ``(instance, width)``; 0 if all are equal."""
+    if len(vectors) < 2:
+        return vectors.new_zeros(())
+    # pdist takes differences, so that equal vectors are at exactly 0, with a gradient of 0.
+    squared = torch.pdist(vectors).square()
+    apart = squared > _ROUNDING * vectors.detach().square().sum(1).mean()
+    # The lower median, without a shape that depends on values and would make a GPU wait.
+    bandwidth = torch.where(apart, squared, torch.nan).nanmedian().nan_to_num(nan=1.0)
+    return (-squared / bandwidth).exp().mean() * apart.any()
+
+
+def draw_pixels(total: int, wanted: int, generator: torch.Generator) -> Tensor:
+    """``wanted`` different numbers below ``total``, every set equally likely; all of them if there are not more."""
+    if total <= wanted:
+        return torch.arange(total)
+    if total <= _PERMUTE * wanted:
+        return torch.randperm(total, generator=generator)[:wanted]
+    # So few of so many rarely collide: of twice the wanted number enough are different.
+    draws = torch.randint(total, (2 * wanted,), generator=generator)
+    different: Tensor = draws.unique()  # type: ignore[no-untyped-call]
+    return different[torch.randperm(len(different), generator=generator)[:wanted]]
+
+
+def take_pixels(maps: Tensor, pixels: Tensor) -> Tensor:
+    """Rows ``(pixel, channel)`` of maps ``(batch, channel, *spatial)``; pixels are numbered image by image."""
+    flat = maps.flatten(2)
+    return flat[pixels // flat.shape[2], :, pixels % flat.shape[2]].float()
+
+
+@component
+class UniformityVariance(Component):
+    """Spreads class probabilities and pixel features as those of a balanced batch are."""
+
+    name = "uniformity_variance"
+    level = "objective"
+    paper = "Son et al., CVPR 2024"
+    equations = (
+        "FedUV variance: mean_c relu(1/sqrt(K) - std_i p_ic)",
+        "FedUV uniformity: mean_(i<j) exp(-||z_i - z_j||^2 / s), s the median squared distance",
+    )
+
+    class Settings(ComponentSettings):
+        """``variance``, ``uniformity``: weights of the terms; ``pixels``: how many of a batch they look at."""
+
+        variance: float = Field(2.5, ge=0)
+        uniformity: float = Field(0.5, ge=0)
+        pixels: int = Field(512, ge=2)
+
+    _drawn: tuple[Step, Tensor] | None = None
+
+    def loss(self, step: Step) -> dict[str, Tensor]:
+        """The weighted terms; one of weight 0 is not computed, and without either nothing is drawn."""
+        settings, terms = self.settings, dict[str, Tensor]()
+        if not settings.variance and not settings.uniformity:
+            return terms
+        logits, features = step.output.logits, step.output.decoder[-1]
+        pixels = self._pixels(step)
+        with torch.autocast(logits.device.type, enabled=False):
+            if settings.variance:
+                terms["variance"] = settings.variance * variance_term(take_pixels(logits, pixels))
+            if settings.uniformity:
+                terms["uniformity"] = settings.uniformity * uniformity_term(take_pixels(features, pixels))
+        return terms
+
+    def _pixels(self, step: Step) -> Tensor:
+        """The step's pixels, drawn once, so that a second pass over the batch sees the same ones."""
+        if self._drawn is None or self._drawn[0] is not step:
+            logits = step.output.logits
+            pixels = draw_pixels(logits.numel() // logits.shape[1], self.settings.pixels, step.generator)
+            self._drawn = step, pixels.to(logits.device)
+        return self._drawn[1]

@@ -22,6 +22,9 @@ class Section(BaseModel):
 class DataSettings(Section):
     """How files become tensors."""
 
+    sites: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        None, description="use these sites of the federation alone; all by default"
+    )
     size: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=3)] | Literal["auto"] = (
         Field(
             "auto",

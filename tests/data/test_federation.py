@@ -191,6 +191,18 @@ def test_manifest_rows_of_sites_left_out_are_skipped(tmp_path: Path) -> None:
     assert open_federation(tmp_path).sites["north"][0].split == "test"
 
 
+def test_the_recipe_chooses_sites(tmp_path: Path) -> None:
+    (two_sites(tmp_path) / "manifest.csv").write_text("site,image,split\neast,a,val\nnorth,a,test\n")
+    assert list(open_federation(tmp_path, DataSettings(sites=("north",))).sites) == ["north"]
+    with pytest.raises(
+        PolyclinicError, match=r"data.sites: no site 'nroth', did you mean 'north'\? Sites: east, north"
+    ):
+        open_federation(tmp_path, DataSettings(sites=("nroth",)))
+    (tmp_path / "federation.toml").write_text('sites = ["east"]')
+    with pytest.raises(PolyclinicError, match=r"data\.sites: no site 'north'"):
+        open_federation(tmp_path, DataSettings(sites=("north",)))
+
+
 def test_wrong_folders_get_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(PolyclinicError, match="no such folder"):
         open_federation(tmp_path / "nowhere")

@@ -13,7 +13,7 @@ from polyclinic.data.description import Description, read_description
 from polyclinic.data.formats import Header, read_array, read_header
 from polyclinic.data.layouts import Found, SiteFiles, find_site, looks_like_site
 from polyclinic.data.manifest import Row, read_manifest
-from polyclinic.errors import PolyclinicError
+from polyclinic.errors import PolyclinicError, suggestion
 from polyclinic.recipe import DataSettings
 
 _DEFAULTS = DataSettings()
@@ -76,7 +76,7 @@ def open_federation(source: str | Path, settings: DataSettings = _DEFAULTS) -> F
     """
     root = _folder(source)
     description = read_description(root / "federation.toml")
-    folders, left_out = _site_folders(root, description)
+    folders, left_out = _chosen_sites(*_site_folders(root, description), settings)
     files = {name: find_site(folders[name]) for name in sorted(folders)}
     manifest = root / "manifest.csv"
     found = {site: entry.found for site, entry in files.items()}
@@ -125,6 +125,20 @@ def _site_folders(root: Path, description: Description) -> tuple[dict[str, Path]
                 f"{root / 'federation.toml'}: 'sites' names '{name}', which has no folder; correct the name or add it."
             )
     return {name: folders[name] for name in description.sites}, sorted(set(folders) - set(description.sites))
+
+
+def _chosen_sites(
+    folders: dict[str, Path], left_out: list[str], settings: DataSettings
+) -> tuple[dict[str, Path], list[str]]:
+    """The sites that the recipe wants, and the names of all others."""
+    if settings.sites is None:
+        return folders, left_out
+    for name in settings.sites:
+        if name not in folders:
+            known = ", ".join(sorted(folders))
+            raise PolyclinicError(f"data.sites: no site '{name}'{suggestion(name, folders) or '.'} Sites: {known}.")
+    chosen = {name: folder for name, folder in folders.items() if name in settings.sites}
+    return chosen, sorted({*left_out, *folders} - set(chosen))
 
 
 def _case_rule(pattern: str | None) -> Callable[[str], str]:

@@ -22,16 +22,20 @@ def methods(json_output: JsonOption = False) -> None:
         return
     console = Console()
     table = Table("method", "what it does", title="Methods", title_justify="left")
-    table.add_column("components", overflow="fold", min_width=32)
+    table.add_column("components", no_wrap=True)
     for row in listed:
-        paper = f"\n[dim]{row['paper']} {row['year'] or ''}".rstrip() + "[/dim]" if row["paper"] else ""
+        # Authors and venue: the title has its place in `polyclinic explain` and in the documentation.
+        cited = row["paper"].split(", ")
+        paper = f"\n[dim]{cited[0]}, {cited[-1]} {row['year'] or ''}".rstrip() + "[/dim]" if row["paper"] else ""
         table.add_row(row["method"], row["summary"] + paper, row["expression"].replace(" + ", "\n+ "))
     console.print(table)
-    table = Table("component", "level", title="Components", title_justify="left")
-    table.add_column("settings", overflow="fold")
-    table.add_column("paper")
+    table = Table(title="Components", title_justify="left")
+    table.add_column("component", no_wrap=True)
+    table.add_column("level, paper", overflow="fold")
+    table.add_column("settings", overflow="fold", min_width=24)
     for row in parts:
         settings = ", ".join(f"{s['name']}={s['default']}" for s in row["settings"]) or "-"
-        table.add_row(row["component"], row["level"], settings, row["paper"] or "-")
+        paper = f"\n[dim]{row['paper']}[/dim]" if row["paper"] else ""
+        table.add_row(row["component"], row["level"] + paper, settings)
     console.print(table)
     console.print("Combine them: fedavg+proximal(mu=0.1) adds, fedprox-proximal drops. More: polyclinic explain METHOD")

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from polyclinic.components import registry as component_registry
+from polyclinic.components.registry import find_component
 from polyclinic.methods import registry as method_registry
-from polyclinic.methods.registry import load_plugins
+from polyclinic.methods.registry import Method, load_plugins, methods
 from polyclinic.report.reference import PAGES, write_pages
 from support import tiny_recipe, tiny_server
 
@@ -57,7 +58,26 @@ def test_the_method_of_contributing_works_as_a_plugin(tmp_path: Path, monkeypatc
     assert all(bool((zero.state.weights[n] == t).all()) for n, t in plain.state.weights.items())
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/data.md"])
+PAGES_WITH_LINKS = [
+    "README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/data.md", "docs/methods.md",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "methods").glob("*.md")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", [method for method in methods().values() if method.paper], ids=lambda m: m.name)
+def test_every_published_method_has_a_page_with_its_settings_and_what_leaves(method: Method) -> None:
+    text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8")
+    for words in ("## What leaves a site", "## Settings", "polyclinic run", "|---|"):
+        assert words in text
+    for part in method.parts:
+        assert part.component in text
+        if part.component == "weighted_mean" and method.name != "fedavg":
+            continue
+        for setting in find_component(part.component).Settings.model_fields:
+            assert setting in text, f"{method.name}.md does not name {part.component}.{setting}"
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_LINKS)
 def test_links_and_named_files_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):

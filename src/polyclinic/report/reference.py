@@ -37,7 +37,8 @@ def methods_page() -> str:
     lines += ["| method | what it does | components | paper |", "|---|---|---|---|"]
     for row in method_rows():
         paper = " ".join(str(part) for part in (row["paper"], row["year"]) if part)
-        lines.append(f"| `{row['method']}` | {row['summary']} | `{row['expression']}` | {paper} |")
+        page = f"methods/{row['method'] if paper else 'references'}.md"
+        lines.append(f"| [`{row['method']}`]({page}) | {row['summary']} | `{row['expression']}` | {paper} |")
     lines += [
         "",
         "## Components",

@@ -1,9 +1,10 @@
-"""FedBCS, its ablations and the methods it is compared with, on a real federation of four centres.
+"""FedBCS, its ablations and the methods it is compared with, on real federations.
 
     POLYCLINIC_REAL_DATA=folder python benchmarks/fedbcs_real.py --jobs 2      # writes benchmarks/fedbcs_real.md
 
-The folder holds `retina_vessel`: retinal images of DRIVE, STARE, CHASE_DB1 and HRF with vessel masks, one folder a
-centre, split 60/20/20 by image. An interrupted run goes on when it is started again.
+The folder holds `retina_vessel` (retinal images of DRIVE, STARE, CHASE_DB1 and HRF with vessel masks) and `brain_lgg`
+(glioma, slices of three MR sequences from four hospitals), one folder a centre, split 60/20/20 by image and by patient.
+An interrupted run goes on when it is started again.
 """
 
 from __future__ import annotations
@@ -11,20 +12,37 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
 import polyclinic
 from polyclinic.files import read_json
+from polyclinic.recipe import Recipe
 from polyclinic.recipe_files import load_recipe
 from polyclinic.runs.plan import plan_grid
 
-RECIPE = Path(__file__).with_name("fedbcs_retina.toml")
+HERE = Path(__file__).parent
 SEEDS = (0, 1, 2)
-METHODS = (
-    "fedavg", "fedbcs", "fedbcs-fsr", "fedbcs-cdpa", "fedprox", "moon", "fedproto", "harmofl", "fpl", "fedcontrast",
-    "fedplvm", "feduv", "fedbcs(tau=0.005)",
-)  # fmt: skip
+ABLATION = ("fedavg", "fedbcs", "fedbcs-fsr", "fedbcs-cdpa")
+METHODS = (*ABLATION, "moon", "fedproto", "harmofl", "fpl", "fedcontrast", "fedplvm", "feduv")
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    what: str
+    methods: tuple[str, ...]
+
+    def recipe(self, data: Path) -> Recipe:
+        path = HERE / f"{self.name}.toml"
+        return load_recipe(path, [f"federation={data / load_recipe(path).federation}"])
+
+
+TABLES = (
+    Table("fedbcs_retina", "Vessels in retinal images, four centres, 77 training images of 96x96", METHODS),
+    Table("fedbcs_brain", "Glioma in MR slices, four hospitals, 219 training slices of 64x64", ABLATION),
+)
 
 
 def events(folder: Path) -> list[dict]:
@@ -46,6 +64,32 @@ def shared(folder: Path) -> tuple[str, str]:
     return (f"{mean(counts):.2f}" if counts else "-"), f"{size:.0f}"
 
 
+def section(table: Table, data: Path, out: Path, jobs: int) -> list[str]:
+    recipe = table.recipe(data)
+    compared = polyclinic.compare(recipe, table.methods, out=out, seeds=SEEDS, jobs=jobs)
+    cells = plan_grid(recipe, table.methods, SEEDS, out).cells
+    folders = {m: [cell.folder for cell in cells if cell.method == m] for m in table.methods}
+    rounds = recipe.training.rounds
+    numbers = tuple(round(rounds * share) for share in (0.5, 0.67, 0.83, 1))
+    lines = [
+        f"## {table.what}",
+        "",
+        f"Recipe: [{table.name}.toml]({table.name}.toml), {rounds} rounds of one local epoch.",
+        "",
+        compared.to_markdown(),
+        "Prototypes and bytes beside the weights are those that a site sends in a round (Table 3 of the paper); seconds",
+        "a round are those of a machine with other work on it, a hint and no measurement. The last columns are the mean",
+        "validation Dice after so many rounds: is it trained out?",
+        "",
+        f"| method | prototypes | bytes | seconds | {' | '.join(f'round {n}' for n in numbers)} |",
+        f"|---|---:|---:|---:|{'---:|' * len(numbers)}",
+    ]
+    for method, own in folders.items():
+        seconds = mean(mean(e["seconds"]["training"] for e in events(f)) for f in own)
+        lines.append(f"| {method} | {' | '.join(shared(own[0]))} | {seconds:.1f} | {curve(own, numbers)} |")
+    return [*lines, ""]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/fedbcs_real"))
@@ -53,43 +97,20 @@ def main() -> None:
     arguments = parser.parse_args()
     data = os.environ.get("POLYCLINIC_REAL_DATA")
     if not data:
-        parser.error("set POLYCLINIC_REAL_DATA to the folder that holds retina_vessel")
-    recipe = load_recipe(RECIPE, [f"federation={Path(data) / 'retina_vessel'}"])
-    table = polyclinic.compare(recipe, METHODS, out=arguments.out, seeds=SEEDS, jobs=arguments.jobs)
-    cells = plan_grid(recipe, METHODS, SEEDS, arguments.out).cells
-    folders = {m: [cell.folder for cell in cells if cell.method == m] for m in METHODS}
-    rounds = recipe.training.rounds
-    numbers = tuple(round(rounds * share) for share in (0.5, 0.67, 0.83, 1))
+        parser.error("set POLYCLINIC_REAL_DATA to the folder that holds retina_vessel and brain_lgg")
     lines = [
-        "# FedBCS and the prototype family on a real federation",
+        "# FedBCS and the prototype family on real federations",
         "",
-        "Made by `POLYCLINIC_REAL_DATA=folder python benchmarks/fedbcs_real.py --jobs 2` with the recipe",
-        "[fedbcs_retina.toml](fedbcs_retina.toml): vessels in retinal images of four centres (DRIVE, STARE, CHASE_DB1,",
-        f"HRF), 78 training images at 96x96, {rounds} rounds of one local epoch, the same for all methods; published",
-        "defaults of every method; the model of the best validation round is tested.",
+        "Made by `POLYCLINIC_REAL_DATA=folder python benchmarks/fedbcs_real.py --jobs 2`. Learning rate and rounds are",
+        "the same for all methods of a table, every method has its published defaults, and the model of the best",
+        "validation round is tested.",
         "",
-        table.to_markdown(),
-        "## What components share, a site and round (Table 3 of the paper)",
-        "",
-        "| method | prototypes | bytes beside the weights | seconds a round |",
-        "|---|---:|---:|---:|",
     ]
-    for method in METHODS:
-        seconds = mean(mean(e["seconds"]["training"] for e in events(f)) for f in folders[method])
-        lines.append(f"| {method} | {' | '.join(shared(folders[method][0]))} | {seconds:.1f} |")
-    lines += [
-        "",
-        "Seconds are those of a machine with other work on it: a hint, no measurement.",
-        "",
-        "## Is it trained out? Mean validation Dice in % after so many rounds",
-        "",
-        f"| method | {' | '.join(map(str, numbers))} |",
-        f"|---|{'---:|' * len(numbers)}",
-        *(f"| {method} | {curve(folders[method], numbers)} |" for method in METHODS),
-    ]
-    notes = Path(__file__).with_name("fedbcs_real_notes.md")
-    text = "\n".join(lines) + "\n" + (f"\n{notes.read_text()}" if notes.exists() else "")
-    Path(__file__).with_suffix(".md").write_text(text)
+    for table in TABLES:
+        lines += section(table, Path(data), arguments.out / table.name, arguments.jobs)
+    notes = HERE / "fedbcs_real_notes.md"
+    text = "\n".join(lines) + (notes.read_text() if notes.exists() else "")
+    (HERE / "fedbcs_real.md").write_text(text)
     print(text)
 
 

@@ -102,8 +102,9 @@ def main() -> None:
         "# FedBCS and the prototype family on real federations",
         "",
         "Made by `POLYCLINIC_REAL_DATA=folder python benchmarks/fedbcs_real.py --jobs 2`. Learning rate and rounds are",
-        "the same for all methods of a table, every method has its published defaults, and the model of the best",
-        "validation round is tested.",
+        "the same for all methods of a table. Every method has the defaults of its page in docs/methods/, published",
+        "ones where there are any; `fedcontrast` is a re-implementation from an abstract. Gradients are clipped at",
+        "norm 5 for all. The model of the best validation round is tested.",
         "",
     ]
     for table in TABLES:

@@ -74,7 +74,8 @@ def test_every_published_method_has_a_page_with_its_settings_and_what_leaves(met
         if part.component == "weighted_mean" and method.name != "fedavg":
             continue
         for setting in find_component(part.component).Settings.model_fields:
-            assert setting in text, f"{method.name}.md does not name {part.component}.{setting}"
+            named = re.search(rf"^\|.*`(?:\w+\.)?{setting}`", text, re.MULTILINE)
+            assert named, f"{method.name}.md has no row for {part.component}.{setting}"
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_LINKS)

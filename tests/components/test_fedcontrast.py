@@ -503,6 +503,14 @@ def test_a_straggler_counts_for_the_part_it_completed() -> None:
     assert float(largest["mean"]) == 6
 
 
+def test_uniform_weighting_leaves_the_completed_part_alone() -> None:
+    """By hand: 1 and 4 / 8, so (1 * 1 + 0.5 * 7) / 1.5 = 3."""
+    component = aggregator(ProcessAwareMean)
+    component.settings = ProcessAwareMean.Settings(weighting="uniform")
+    sites = [update("a", 10, 5, 5, 1.0), update("b", 30, 4, 8, 7.0)]
+    assert component.aggregate(server_round(), iter(sites))["weight"].tolist() == [3.0, 3.0]
+
+
 def test_more_steps_than_planned_count_once() -> None:
     sites = [update("a", 10, 500, 5, 1.0), update("b", 10, 5, 5, 3.0)]
     assert aggregator(ProcessAwareMean).aggregate(server_round(), iter(sites))["weight"].tolist() == [2.0, 2.0]

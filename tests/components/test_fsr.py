@@ -217,14 +217,12 @@ def test_gradients_are_finite_where_amplitudes_vanish_or_nearly(kind: str) -> No
 
 
 @EVERY_KIND
-def test_float32_gradients_of_maps_far_from_zero_are_nearer_than_the_oracle_s(kind: str) -> None:
+def test_float32_gradients_of_maps_far_from_zero_are_near_the_double_ones(kind: str) -> None:
     layer, x, slope = random_layer(kind, 3), (random_map(2, 3, 16, 16) + 30).float(), random_map(2, 3, 16, 16, seed=3)
     exact, rounded = x.double().requires_grad_(), x.requires_grad_()
     (wanted,) = torch.autograd.grad(oracle(layer, exact), exact, slope)
-    layer, slope = layer.float(), slope.float()
-    found, naive = (torch.autograd.grad(y, rounded, slope)[0] for y in (layer(rounded), oracle(layer, rounded)))
+    (found,) = torch.autograd.grad(layer.float()(rounded), rounded, slope.float())
     assert (found - wanted).norm() < 1e-5 * wanted.norm()
-    assert (found - wanted).norm() < (naive - wanted).norm()
 
 
 @EVERY_KIND

@@ -72,6 +72,19 @@ def test_a_bad_update_is_refused_with_its_reason(spoil, words: str, tmp_path: Pa
     assert all(t.isfinite().all() for t in server.state.weights.values())
 
 
+def test_more_prototypes_than_declared_are_refused(tmp_path: Path) -> None:
+    def spoil(update: Update) -> Update:
+        update.shared["prototype_contrast"] = {
+            "prototypes": torch.ones(18, 256), "classes": torch.zeros(18, dtype=torch.long)
+        }  # fmt: skip
+        return update
+
+    recipe = tiny_recipe("fedcontrast")
+    server = tiny_server(tmp_path, recipe, observer=(keeper := Keeper()), engine=spoiling("south", spoil))
+    server.round()
+    assert "shares 18 rows in 'prototypes', at most 17 are declared" in keeper.refusals[0][2]
+
+
 @pytest.mark.parametrize(
     ("shared", "words"),
     [

@@ -71,6 +71,18 @@ def test_contrast_is_alive_at_the_papers_temperature_where_the_released_one_is_d
             assert not similarities.grad.any()
 
 
+def test_released_form_is_finite_where_exponentials_underflow() -> None:
+    """The authors add 1e-9 to both sums; own cosine -0.6 beside 0.3 gives log((1e6 + 1e-9) / 1e-9)."""
+    prototypes = Prototypes(torch.eye(2), torch.tensor([0, 1]), 2)
+    similarities = torch.tensor([[0.3, -0.6], [-0.6, -0.6]], requires_grad=True)
+    loss = prototype_contrast(similarities, torch.tensor([1, 1]), prototypes, 0.005, "released")
+    torch.testing.assert_close(loss, torch.tensor([34.5388, 0.0]), rtol=1e-4, atol=1e-6)
+    used = torch.tensor([True, False])
+    mean_over_classes(loss, torch.tensor([1, 1]), used, 2).backward()
+    assert similarities.grad is not None
+    assert similarities.grad.isfinite().all()
+
+
 def test_released_form_equals_the_other_where_nothing_is_clamped() -> None:
     prototypes, anchors = some_prototypes(), torch.randn(9, 6)
     labels = torch.randint(0, 4, (9,))
@@ -105,6 +117,8 @@ def test_mean_over_classes_is_a_mean_of_means() -> None:
     labels, used = torch.tensor([1, 1, 3, 0]), torch.tensor([True, True, True, False])
     assert mean_over_classes(values, labels, used, 4) == (2.0 + 10.0) / 2
     assert mean_over_classes(values, labels, torch.zeros(4, dtype=torch.bool), 4) == 0
+    values[3] = torch.inf
+    assert mean_over_classes(values, labels, used, 4) == (2.0 + 10.0) / 2
 
 
 def test_mean_prototype_is_the_unweighted_mean_of_the_clusters() -> None:

@@ -61,6 +61,19 @@ def test_prototypes_are_counted_before_the_run_and_in_its_record(
     assert explanation(load_recipe(run / "recipe.toml", method="fedavg"))["prototypes"] == []
 
 
+def test_a_bounded_number_of_prototypes_is_announced(
+    tiny_recipe_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FedContrast: at most 8 + 1 prototypes of 256 numbers and their classes; FedPLVM's number has no bound."""
+    facts = explanation(load_recipe(tiny_recipe_file, method="fedcontrast"))
+    assert facts["prototypes"] == [9]
+    assert sum(row["bytes_at_most"] for row in facts["shared"]) == 9 * (256 * 4 + 8) + 8
+    print_explanation(facts)
+    assert "Prototypes uploaded in a round: at most 9." in capsys.readouterr().out
+    print_explanation(explanation(load_recipe(tiny_recipe_file, method="fedplvm")))
+    assert "Prototypes uploaded in a round: a number known at run time." in capsys.readouterr().out
+
+
 def test_nothing_leaves_with_local_and_all_images_with_central(tiny_recipe_file: Path) -> None:
     local, central = (explanation(load_recipe(tiny_recipe_file, method=name)) for name in ("local", "central"))
     assert (local["weights"], local["shared"], local["images_leave"]) == ([], [], False)

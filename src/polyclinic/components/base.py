@@ -44,6 +44,8 @@ class Shared:
     dtype: torch.dtype = torch.float32
     finite: bool = True
     below: int | None = None
+    at_most: int | None = None
+    """The largest number of rows, where it is a run-time size and known to be bounded."""
     prototypes: bool = False
     """Whether the rows are prototypes, which are counted in the record; a row of zeros stands for an absent class."""
 
@@ -67,6 +69,8 @@ class Context:
     unseen_sites: bool = False
     image_size: tuple[int, ...] | None = None
     """Spatial size of what the network trains on, where the recipe fixes one."""
+    intensity: str = "zero-one"
+    """The recipe's ``data.intensity``."""
 
 
 @dataclass

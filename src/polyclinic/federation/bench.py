@@ -91,7 +91,7 @@ def build_bench(recipe: Recipe, task: Task) -> Bench:
     network = build_network(task, recipe.network, recipe.seed)
     size = recipe.data.patch or (recipe.data.size if recipe.data.size != "auto" else None)
     unseen_sites = recipe.protocol.kind == "leave-one-site-out"
-    context = Context(task, recipe.training, recipe.policies, recipe.seed, unseen_sites, size)
+    context = Context(task, recipe.training, recipe.policies, recipe.seed, unseen_sites, size, recipe.data.intensity)
     components = method.build(context)
     for hook in ("objective", "make_optimizer"):
         _require_one(hook, components)

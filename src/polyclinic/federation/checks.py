@@ -63,6 +63,9 @@ def _shared_problem(
                 )
             if wanted[name].finite and not is_finite(tensor):
                 return f"component {component} shares NaN or infinite values in '{name}'"
+            rows = wanted[name].at_most
+            if rows is not None and len(tensor) > rows:
+                return f"component {component} shares {len(tensor)} rows in '{name}', at most {rows} are declared"
             below = wanted[name].below
             if below is not None and tensor.numel() and not 0 <= int(tensor.min()) <= int(tensor.max()) < below:
                 return f"component {component} shares '{name}' with values outside 0 to {below - 1}"

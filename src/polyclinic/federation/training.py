@@ -130,7 +130,12 @@ class LocalTraining:
         """The same after ``on_gradients`` began, when the scaler counts its work on this step as done."""
         total = self._gradients(step)
         if self.scaler.is_enabled():
-            torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], 1 / self.scaler.get_scale())
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            torch._foreach_mul_(gradients, 1 / self.scaler.get_scale())
+            # The scaler has judged the first pass alone; an overflow in this one must not reach the weights either.
+            finite = torch.stack(torch._foreach_norm(gradients)).isfinite().all()
+            for gradient in gradients:
+                gradient.copy_(torch.where(finite, gradient, 0.0))
         return total
 
     def _losses(self, step: Step) -> dict[str, Tensor]:

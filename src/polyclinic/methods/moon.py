@@ -6,7 +6,7 @@ register(
     Method(
         name="moon",
         summary="FedAvg whose sites learn features near the global model's and far from their own previous model's.",
-        paper="Li, He, Song, Model-Contrastive Federated Learning, CVPR",
+        paper="Li et al., Model-Contrastive Federated Learning, CVPR",
         year=2021,
         parts=(part("weighted_mean"), part("model_contrast", mu=1.0)),
         extends="fedavg",

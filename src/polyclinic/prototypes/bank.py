@@ -65,7 +65,8 @@ def prototype_contrast(
     own = (prototypes.classes[None] == labels[:, None]) | ~prototypes.present[labels][:, None]
     if form == "released":
         weights = logits.clamp(max=20).exp().clamp(max=1e6)
-        return weights.sum(1).log() - (weights * own).sum(1).log()
+        # The small number is the authors': at a low temperature negative cosines underflow to zero.
+        return (weights.sum(1) + 1e-9).log() - ((weights * own).sum(1) + 1e-9).log()
     return logits.logsumexp(1) - logits.masked_fill(~own, -torch.inf).logsumexp(1)
 
 
@@ -95,5 +96,5 @@ def mean_over_classes(values: Tensor, labels: Tensor, used: Tensor, count: int) 
     """
     onehot = F.one_hot(labels, count).to(values.dtype) * used.to(values.dtype)[:, None]
     anchors = onehot.sum(0)
-    each = onehot.T @ values / anchors.clamp_min(1)
+    each = onehot.T @ torch.where(used, values, 0.0) / anchors.clamp_min(1)
     return each.sum() / (anchors > 0).sum().clamp_min(1)

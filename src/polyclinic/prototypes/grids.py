@@ -19,7 +19,7 @@ class Lift:
 
     @classmethod
     def between(cls, source: Size, target: Size) -> Lift:
-        """Position ``i`` of the target shows position ``floor(i * source / target)``, as PyTorch's nearest does."""
+        """Position ``i`` shows position ``floor(i * source / target)``: PyTorch's nearest without its rounding."""
         axes = zip(source, target, strict=True)
         return cls(tuple(source), tuple(tuple(i * s // t for i in range(t)) for s, t in axes))
 

@@ -28,7 +28,8 @@ def explanation(recipe: Recipe) -> dict[str, Any]:
     weights = {} if pooled else bench.exchanged_weights()
     shared = [
         {"component": name, "tensor": one.name, "shape": list(one.shape), "dtype": _plain_dtype(one.dtype),
-         "bytes": _declared_bytes(one), "prototypes": _declared_prototypes(one), "what": one.what}
+         "bytes": _declared_bytes(one), "bytes_at_most": _declared_bytes(one, one.at_most),
+         "prototypes": _declared_prototypes(one), "what": one.what}
         for name, declared in bench.declared().items()
         for one in declared
     ]  # fmt: skip
@@ -77,19 +78,20 @@ def _warnings(bench: Bench) -> list[str]:
     return [warning for component in bench.components for warning in component.warnings()]
 
 
-def _declared_bytes(one: Shared) -> int | None:
-    """Bytes of a declared tensor, ``None`` where a size is only known at run time."""
+def _declared_bytes(one: Shared, at_most: int | None = None) -> int | None:
+    """Bytes of a declared tensor, ``None`` where a size is only known at run time and ``at_most`` does not bound it."""
     count = one.dtype.itemsize
-    for size in one.shape:
-        if isinstance(size, str):
+    for axis, size in enumerate(one.shape):
+        known = at_most if isinstance(size, str) and axis == 0 else size
+        if known is None or isinstance(known, str):
             return None
-        count *= size
+        count *= known
     return int(count)
 
 
 def _declared_prototypes(one: Shared) -> int | str | None:
-    """Number of prototypes in a declared tensor, or the name of a size that is only known at run time."""
-    return one.shape[0] if one.prototypes else None
+    """The largest number of prototypes in a declared tensor, or the name of a size that is only known at run time."""
+    return (one.at_most or one.shape[0]) if one.prototypes else None
 
 
 def print_explanation(facts: dict[str, Any]) -> None:
@@ -120,7 +122,8 @@ def _print_tensors(console: Console, facts: dict[str, Any]) -> None:
         table.add_row("trained weights", str(len(facts["weights"])), readable_bytes(facts["weights_bytes"]))
         for row in facts["shared"]:
             shape = "x".join(map(str, row["shape"])) or "1 number"
-            size = "known at run time" if row["bytes"] is None else readable_bytes(row["bytes"])
+            size = "known at run time" if row["bytes_at_most"] is None else readable_bytes(row["bytes_at_most"])
+            size = f"at most {size}" if row["bytes"] is None and row["bytes_at_most"] is not None else size
             table.add_row(f"{row['component']}: {row['tensor']} ({shape}), {row['what']}", "1", size)
         console.print(table)
         if facts["prototypes"]:

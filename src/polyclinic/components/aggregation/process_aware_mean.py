@@ -13,12 +13,13 @@ FedAvg, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from polyclinic.components.aggregation.mean import StreamingMean
-from polyclinic.components.base import Component, Shared
+from polyclinic.components.base import Component, ComponentSettings, Shared
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
@@ -37,6 +38,11 @@ class ProcessAwareMean(Component):
     equations = ("our form: a_m ~ n_m min(1, completed steps / planned steps)",)
     aggregates = True
     streams = True
+
+    class Settings(ComponentSettings):
+        """``weighting``: ``samples`` (n_m) or ``uniform`` (1) times the completed part."""
+
+        weighting: Literal["samples", "uniform"] = "samples"
 
     def leaves(self, network: SegmentationNetwork) -> tuple[Shared, ...]:  # noqa: ARG002
         """How many steps the round should have had: the server does not know a site's unlabelled images."""
@@ -64,6 +70,6 @@ class ProcessAwareMean(Component):
         for update in updates:
             planned = int(update.shared[self.name]["planned"])
             done = min(1.0, update.steps / planned) if planned > 0 else 0.0
-            if weight := update.samples * done:
+            if weight := (update.samples if self.settings.weighting == "samples" else 1) * done:
                 mean.add(update.weights, weight, update.samples)
         return mean.result(server.previous)

@@ -143,12 +143,15 @@ class LocalClusters(Component):
         network.eval()
         try:
             for _, images, labels in site.batches(labelled=True):
-                encoder = network.encode(images)
-                decoder = network.decode(encoder) if tap.startswith("decoder") else []
-                features = map_of(Features(encoder, decoder, images), tap)
-                vectors, classes, used = image_means(features, labels, self.classes)
-                found.append(vectors[used].cpu())
-                owners.append(classes[used].cpu())
+                # Whole images where patches are trained on: a batch of them may not fit.
+                whole = self.context.image_size in (None, tuple(images.shape[2:]))
+                for part in torch.split(torch.arange(len(images)), len(images) if whole else 1):
+                    encoder = network.encode(images[part])
+                    decoder = network.decode(encoder) if tap.startswith("decoder") else []
+                    features = map_of(Features(encoder, decoder, images), tap)
+                    vectors, classes, used = image_means(features, labels[part], self.classes)
+                    found.append(vectors[used].cpu())
+                    owners.append(classes[used].cpu())
         finally:
             network.train(training)
         return torch.cat(found), torch.cat(owners)

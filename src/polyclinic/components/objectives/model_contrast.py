@@ -119,8 +119,10 @@ class ModelContrast(Component):
         if self._encoder is None:
             return {_NAME: torch.tensor(mu * math.log(2), device=step.images.device)}
         trained = represent(step.network, step.labelled.encoder[-1])
+        # Outside of the block below: the frozen passes run in the precision of the trained one.
+        frozen = self._frozen(step, self._encoder)
         with torch.autocast(trained.device.type, enabled=False):
-            return {_NAME: mu * contrast(trained, self._frozen(step, self._encoder), self.settings.temperature)}
+            return {_NAME: mu * contrast(trained, frozen, self.settings.temperature)}
 
     def share(self, site: SiteRound) -> Tensors:
         """Nothing leaves; the weights that were just trained become the newest of the pool."""

@@ -132,8 +132,13 @@ class PrototypeContrast(Component):
         if not self.settings.inter_weight:
             return ()
         classes = len(self.context.task.classes)
-        vectors = Shared("prototypes", ("clusters", self.settings.channels), "centres of clusters", prototypes=True)
-        return vectors, Shared("classes", ("clusters",), "class of each centre", torch.int64, below=classes)
+        most = self.settings.background + self.settings.foreground * (classes - 1)
+        return (
+            Shared(
+                "prototypes", ("clusters", self.settings.channels), "centres of clusters", prototypes=True, at_most=most
+            ),
+            Shared("classes", ("clusters",), "class of each centre", torch.int64, below=classes, at_most=most),
+        )
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:
         """Take the own prototypes from the memory and those of the other sites from the broadcast."""

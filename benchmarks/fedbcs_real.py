@@ -36,7 +36,7 @@ class Table:
 
     def recipe(self, data: Path) -> Recipe:
         path = HERE / f"{self.name}.toml"
-        return load_recipe(path, [f"federation={data / load_recipe(path).federation}"])
+        return load_recipe(path, [f"federation={data / Path(load_recipe(path).federation).name}"])
 
 
 TABLES = (

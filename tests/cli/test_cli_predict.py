@@ -24,7 +24,7 @@ def test_a_folder_and_a_file_get_masks(finished: Finished, tiny_federation: Path
 
 
 def test_the_model_can_be_chosen(finished: Finished, tiny_federation: Path, tmp_path: Path) -> None:
-    run = finished("fedavg", "training.lr=1.0", "training.select=best")
+    run = finished("fedavg", "training.lr=1.0", "training.select=best", "network.depth=1")
     masks = {}
     for model in ("best", "last"):
         assert call("predict", run, tiny_federation / "north", "-o", tmp_path / model, "--model", model).code == 0

@@ -211,7 +211,7 @@ def test_personal_models_without_a_rule_for_strangers_are_all_tested_at_the_unse
 
 
 def test_the_transfer_matrix_holds_every_model_at_every_site(finished: Finished) -> None:
-    local = summary_of(finished("local", "protocol.transfer=true"))
+    local = summary_of(finished("local", "protocol.transfer=true", "network.depth=1"))
     matrix = local["transfer"]["all"]
     assert {model: set(row) for model, row in matrix.items()} == {site: set(SIZES) for site in SIZES}
     for site in SIZES:

@@ -110,7 +110,7 @@ def main() -> None:
     for table in TABLES:
         lines += section(table, Path(data), arguments.out / table.name, arguments.jobs)
     notes = HERE / "fedbcs_real_notes.md"
-    text = "\n".join(lines) + (notes.read_text() if notes.exists() else "")
+    text = "\n".join(lines) + ("\n" + notes.read_text() if notes.exists() else "")
     (HERE / "fedbcs_real.md").write_text(text)
     print(text)
 

@@ -6,8 +6,8 @@ register(
     Method(
         name="fedcontrast",
         summary="Contrasts pixels with clustered prototypes of own and other sites (re-implemented from the abstract).",
-        paper="Zhou and Zheng, FedContrast-GPA: Heterogeneous Federated Optimization via Local Contrastive Learning and "
-        "Global Process-Aware Aggregation, MICCAI",
+        paper="Zhou and Zheng, FedContrast-GPA: Heterogeneous Federated Optimization via Local Contrastive Learning "
+        "and Global Process-Aware Aggregation, MICCAI",
         year=2023,
         parts=(part("process_aware_mean"), part("prototype_contrast")),
     )

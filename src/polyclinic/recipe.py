@@ -5,9 +5,11 @@ Nothing heavy is imported here, so that a wrong key is reported at once.
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -104,13 +106,46 @@ class AugmentationSettings(Section):
 class NetworkSettings(Section):
     """The segmentation network."""
 
-    name: str = "unet"
+    name: str = Field("unet", description="unet, vit, or pretrained: a frozen encoder with a trained decoder")
     width: int = Field(16, ge=1, description="channels at full resolution, doubled at every level")
-    depth: int = Field(4, ge=1, le=6, description="number of poolings")
+    depth: int = Field(4, ge=1, le=6, description="number of poolings of unet; of the others patch or model decides")
     norm: Literal["instance", "batch", "group", "batch-nostats"] = "instance"
     upsample: Literal["deconv", "linear"] = "deconv"
     bias: bool = Field(True, description="of the convolutions before a norm")
     dropout: float = Field(0.0, ge=0, lt=1)
+    patch: Literal[2, 4, 8, 16, 32] = Field(16, description="pixels of a token of vit along each axis")
+    embedding: int = Field(384, ge=1, description="numbers of a token of vit, a multiple of heads")
+    layers: int = Field(8, ge=1, description="transformer layers of vit")
+    heads: int = Field(6, ge=1, description="attention heads of vit")
+    mlp: int = Field(1536, ge=1, description="hidden numbers of the two-layer network in a layer of vit")
+    model: str | None = Field(None, description="encoder of pretrained: conch, chief, or the name of a timm model")
+    weights: str | None = Field(None, description='safetensors file of that encoder, or "random" for an untrained one')
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
+        None, validate_default=True, description="of that file, checked when it is read; by default the file's own"
+    )
+
+    @field_validator("weights")
+    @classmethod
+    def _absolute(cls, weights: str | None) -> str | None:
+        """A run's recipe must find the file from any folder."""
+        path = Path(weights or "").expanduser()
+        return str(path.resolve()) if path.is_file() and weights != "random" else weights
+
+    @field_validator("sha256")
+    @classmethod
+    def _of_the_file(cls, wanted: str | None, info: ValidationInfo) -> str | None:
+        """Written down with the run, so that its model is never used with another encoder."""
+        path = Path(info.data.get("weights") or "")
+        if wanted is not None or not path.is_file():
+            return wanted
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> NetworkSettings:
+        if self.embedding % self.heads:
+            raise ValueError(f"embedding = {self.embedding} must be a multiple of heads = {self.heads}")
+        return self
 
 
 class TrainingSettings(Section):

@@ -10,6 +10,7 @@ import typer
 
 from polyclinic import __version__
 from polyclinic.cli.compare import compare
+from polyclinic.cli.cost import cost
 from polyclinic.cli.data import app as data_app
 from polyclinic.cli.explain import explain
 from polyclinic.cli.methods import methods
@@ -46,6 +47,7 @@ app.command()(compare)
 app.command()(predict)
 app.command()(methods)
 app.command()(explain)
+app.command()(cost)
 app.add_typer(data_app, name="data")
 
 

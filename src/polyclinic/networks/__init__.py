@@ -9,13 +9,19 @@ import torch
 from polyclinic.data.federation import Task
 from polyclinic.errors import PolyclinicError, suggestion
 from polyclinic.networks.base import Features, SegmentationNetwork, load_weights, parameter_count
+from polyclinic.networks.pretrained import Pretrained
 from polyclinic.networks.unet import UNet
+from polyclinic.networks.vit import ViT
 from polyclinic.recipe import NetworkSettings
 from polyclinic.seeds import seed_for
 
 __all__ = ["NETWORKS", "Features", "SegmentationNetwork", "build_network", "load_weights", "parameter_count"]
 
-NETWORKS: dict[str, Callable[[int, int, int, NetworkSettings], SegmentationNetwork]] = {"unet": UNet}
+NETWORKS: dict[str, Callable[[int, int, int, NetworkSettings], SegmentationNetwork]] = {
+    "unet": UNet,
+    "vit": ViT,
+    "pretrained": Pretrained,
+}
 
 
 def build_network(task: Task, settings: NetworkSettings, seed: int) -> SegmentationNetwork:

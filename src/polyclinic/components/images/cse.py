@@ -1,0 +1,165 @@
+"""PathFL's collaborative style enhancement (CSE).
+
+Paper: Zhang et al., *PathFL: Multi-alignment Federated Learning for pathology image segmentation*, Medical Image
+Analysis 2025. No code was released. ``x`` is an image with ``N`` pixels, ``M`` a mask:
+
+(6), (7) ``mu = (1 / N) sum x``, ``sigma = sqrt((1 / N) sum (x - mu)^2)``    an image's style; a site's is their mean
+(8) ``x_style = (x - mu) / sigma * sigma_j + mu_j``    ``j`` drawn from the pool of all sites
+(9) ``x_hybrid = M x + (1 - M) x_style``               ``M`` is 1 on one half of the image
+
+Departures. The paper exchanges styles every epoch; here it is every round, with the weights. Its mask is rotated and
+flipped; that leaves four equally likely halves, which are drawn directly and so fit images that are not square (in 3D
+the two halves of every axis). A site's own style is left out of its draw (``exclude_self``); the paper draws from all.
+The deviation is ``sqrt(variance + 1e-12)``. Where ``data.intensity`` scales images to 0-1, ``x_style`` is clamped to
+that. A site that is absent stays in the pool with its last style.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from polyclinic.components.base import Component, ComponentSettings, Shared
+from polyclinic.components.objectives.prototype_contrast import owner_number
+from polyclinic.components.registry import component
+from polyclinic.components.rounds import ServerRound, SiteRound
+from polyclinic.components.step import Step
+from polyclinic.federation.messages import Tensors
+from polyclinic.networks.base import SegmentationNetwork
+
+_EPS = 1e-6
+
+
+def standardised(images: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+    """``(x - mu) / sigma``, ``mu`` and ``sigma`` of images ``(batch, channel, *spatial)``.
+
+    The statistics are ``(batch, groups)``: over the whole image for one group, of each channel for as many groups.
+    """
+    values, (batch, channels) = images.float().contiguous(), images.shape[:2]
+    size = images.shape[2:].numel()
+    # Group norm: on a CPU its statistics are many times faster than var_mean's.
+    normal, mean, inverse = torch.native_group_norm(values, None, None, batch, channels, size, groups, _EPS**2)
+    return normal, mean, inverse.reciprocal()
+
+
+def halves(size: Sequence[int], device: torch.device) -> Tensor:
+    """The first half of every axis, ``floor(n / 2)`` long, then the second half of every axis: ``(2 axes, *size)``."""
+    grids = torch.meshgrid(*[torch.arange(n, device=device) < n // 2 for n in size], indexing="ij")
+    first = torch.stack(grids)
+    return torch.cat([first, ~first])
+
+
+@component
+class Cse(Component):
+    """Gives one half of every training image the style of another site."""
+
+    name = "cse"
+    level = "image"
+    paper = "Zhang et al., Medical Image Analysis 2025"
+    equations = (
+        "PathFL eqs. 6-7: mu, sigma = mean and deviation of an image",
+        "PathFL eq. 8: x_style = (x - mu) / sigma * sigma_j + mu_j",
+        "PathFL eq. 9: x_hybrid = M x + (1 - M) x_style, M = 1 on one half of the image",
+    )
+
+    class Settings(ComponentSettings):
+        """The paper's scalars and every image by default."""
+
+        statistics: Literal["scalar", "channel"] = Field("scalar", description="of a whole image, or of each channel")
+        exclude_self: bool = Field(True, description="leave the own style out of the draw")
+        probability: float = Field(1.0, ge=0, le=1, description="of changing an image; 0 switches the component off")
+
+    def warnings(self) -> list[str]:
+        """Standardised images have no style left."""
+        if self.context.intensity != "z-score" or not self._on:
+            return []
+        return [
+            "cse changes almost nothing: with data.intensity = z-score the images of all sites have about mean 0 and "
+            "deviation 1; use zero-one or percentile."
+        ]
+
+    @property
+    def _on(self) -> bool:
+        return bool(self.settings.probability > 0)
+
+    @property
+    def _groups(self) -> int:
+        return self.context.task.channels if self.settings.statistics == "channel" else 1
+
+    def leaves(self, network: SegmentationNetwork) -> tuple[Shared, ...]:  # noqa: ARG002
+        """The site's style: two numbers, or two of each channel."""
+        shape = (self._groups,)
+        means = Shared("mean", shape, "mean over the training images of an image's mean")
+        deviations = Shared("deviation", shape, "mean over the training images of an image's standard deviation")
+        return (means, deviations) if self._on else ()
+
+    def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:
+        """Take the pool, without the own style if so asked, and begin to collect the own one."""
+        exclude = self.settings.exclude_self
+        kept = {n: t[shared["owners"] != owner_number(site.site)] if exclude else t for n, t in shared.items()}
+        self._styles = (kept["mean"].to(site.device), kept["deviation"].to(site.device)) if kept else None
+        wide = torch.float32 if site.device.type == "mps" else torch.float64  # which has no doubles
+        self._sums, self._count = torch.zeros(2, self._groups, dtype=wide, device=site.device), 0
+
+    def on_images(self, step: Step) -> None:
+        """Collect the style of the images as they are, then change them; without a pool nothing is drawn."""
+        styles = self._styles if self._styles is not None and len(self._styles[0]) else None
+        if not self._on or not len(step.images) or not (styles or step.last_epoch):
+            return
+        normal, mean, deviation = standardised(step.images, self._groups)
+        if step.last_epoch:
+            self._note(mean, deviation)
+        if styles:
+            step.images = self._hybrid(step.images, normal, *styles, step.generator)
+
+    def _note(self, mean: Tensor, deviation: Tensor) -> None:
+        """Add the styles ``(batch, groups)`` of a batch."""
+        self._sums += torch.stack([mean.sum(0, dtype=self._sums.dtype), deviation.sum(0, dtype=self._sums.dtype)])
+        self._count += len(mean)
+
+    def _hybrid(
+        self, images: Tensor, normal: Tensor, means: Tensor, deviations: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Equations 8 and 9 for a batch; ``means`` and ``deviations`` are ``(styles, groups)``."""
+        count, device, ones = len(images), images.device, [1] * (images.dim() - 2)
+        style = torch.randint(len(means), (count,), generator=generator).to(device)
+        side = torch.randint(2 * len(ones), (count,), generator=generator).to(device)
+        shift, scale = (values[style].reshape(count, -1, *ones) for values in (means, deviations))
+        styled = torch.addcmul(shift, normal, scale)
+        if self.context.intensity in ("zero-one", "percentile"):
+            styled.clamp_(0, 1)
+        original = halves(images.shape[2:], device)[side]
+        if self.settings.probability < 1:
+            spared = torch.rand(count, generator=generator) >= self.settings.probability
+            original |= spared.to(device).reshape(count, *ones)
+        return torch.where(original[:, None], images, styled.to(images.dtype))
+
+    def share(self, site: SiteRound) -> Tensors:
+        """The mean style of the last epoch's images."""
+        if not self._on:
+            return {}
+        if not self._count:  # no labelled image came by
+            for _, images, _ in site.batches():
+                self._note(*standardised(images, self._groups)[1:])
+        mean, deviation = (self._sums / max(1, self._count)).float()
+        return {"mean": mean, "deviation": deviation}
+
+    def combine(self, server: ServerRound, shared: dict[str, Tensors]) -> Tensors:  # noqa: ARG002
+        """The pool: the last style of every site that ever answered, with a number that tells whose it is."""
+        names = ("mean", "deviation")
+        pool = {int(owner): [self.state[n][row] for n in names] for row, owner in enumerate(self._owners())}
+        pool |= {owner_number(site): [tensors[n] for n in names] for site, tensors in shared.items()}
+        if not pool:
+            return {}
+        styles = zip(*(pool[owner] for owner in sorted(pool)), strict=True)
+        self.state = {n: torch.stack(rows) for n, rows in zip(names, styles, strict=True)}
+        self.state["owners"] = torch.tensor(sorted(pool))
+        return dict(self.state)
+
+    def _owners(self) -> list[int]:
+        found: list[int] = self.state["owners"].tolist() if self.state else []
+        return found

@@ -1,0 +1,168 @@
+"""A convolutional decoder over an encoder that is no U-Net, after UNETR (Hatamizadeh et al., WACV 2022).
+
+PathFL section 4.3.8 has an "upsampling convolutional decoder" behind a ViT, CONCH and CHIEF and says no more. Here,
+each map of the encoder goes through a neck (1x1 convolution to the U-Net's width of that level; a map that is too
+coarse is doubled until it fits) and the decoder is the U-Net's. Level 0 is two convolutions on the image itself, as in
+UNETR: without them nothing finer than a patch would reach the decoder.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from monai.networks.blocks import Convolution, UpSample
+from monai.networks.layers.factories import Conv
+from monai.networks.nets.basic_unet import TwoConv
+from torch import Tensor, nn
+
+from polyclinic.networks.base import SegmentationNetwork
+from polyclinic.networks.unet import norm_layer
+from polyclinic.recipe import NetworkSettings
+
+
+@dataclass(frozen=True)
+class Level:
+    """A map of the encoder: its channels, how often its neck doubles it, and image size over map size after that."""
+
+    channels: int
+    stride: float
+    doublings: int = 0
+
+
+class PyramidNetwork(SegmentationNetwork):
+    """Level 0 from the image, the deeper ones from ``maps``, then the decoder; level ``k`` is ``width * 2**k`` wide.
+
+    Images are padded at their far edges to a multiple before ``maps`` sees them, so any size can go in.
+    """
+
+    def __init__(
+        self, channels: int, classes: int, dims: int, settings: NetworkSettings, levels: Sequence[Level], multiple: int
+    ) -> None:
+        depth = len(levels)
+        sizes = [settings.width * 2**level for level in range(depth + 1)]
+        widths = {"input": channels} | {f"encoder{level}": sizes[level] for level in range(depth)}
+        widths |= {"bottleneck": sizes[depth]} | {f"decoder{level}": sizes[level] for level in reversed(range(depth))}
+        super().__init__(channels, classes, dims, widths, multiple)
+        self.depth = depth
+        self.stem = _two_convolutions(dims, channels, sizes[0], settings)
+        self.necks = nn.ModuleList(
+            _neck(dims, level.channels, sizes[number], level.doublings, settings)
+            for number, level in enumerate(levels, 1)
+        )
+        strides = [1.0, *(level.stride for level in levels)]
+        self.decoder = nn.ModuleList(
+            _Up(dims, sizes[level + 1], sizes[level], max(1, round(strides[level + 1] / strides[level])), settings)
+            for level in reversed(range(depth))
+        )
+        self.classifier = Conv["conv", dims](sizes[0], classes, kernel_size=1)
+
+    @abstractmethod
+    def maps(self, images: Tensor) -> list[Tensor]:
+        """Maps of level 1 to the deepest, before their necks, for images whose sizes are multiples."""
+
+    @abstractmethod
+    def encoder_stage(self, parts: list[str]) -> str:
+        """The stage of a weight of the encoder, given the parts of its name."""
+
+    def encode(self, images: Tensor) -> list[Tensor]:
+        """Features of ``encoder0`` ... and the bottleneck."""
+        images = self.taps["input"](images)
+        missing = [-size % self.multiple for size in images.shape[2:]]
+        widths = [width for lack in reversed(missing) for width in (0, lack)]
+        padded = F.pad(images, widths, mode="replicate") if any(missing) else images
+        pyramid = [self.taps["encoder0"](self.stem(images))]
+        for level, (found, neck) in enumerate(zip(self.maps(padded), self.necks, strict=True), 1):
+            pyramid.append(self.taps[self.level_name(level)](neck(found)))
+        return pyramid
+
+    def decode(self, pyramid: Sequence[Tensor]) -> list[Tensor]:
+        """Features of the decoder from the coarsest level to ``decoder0``."""
+        current, maps = pyramid[-1], []
+        for level, stage in zip(reversed(range(self.depth)), self.decoder, strict=True):
+            skip = pyramid[level]
+            # Only the finest skip was not padded.
+            size = tuple(skip.shape[2:]) if level else tuple(n + -n % self.multiple for n in skip.shape[2:])
+            current = self.taps[f"decoder{level}"](stage(current, skip, size))
+            maps.append(current)
+        return maps
+
+    def head(self, decoder: Tensor) -> Tensor:
+        """A 1x1 convolution to one logit a class."""
+        logits: Tensor = self.classifier(decoder)
+        return logits
+
+    def level_name(self, level: int) -> str:
+        """``encoder...``, or ``bottleneck`` for the deepest."""
+        return "bottleneck" if level == self.depth else f"encoder{level}"
+
+    def stages(self) -> dict[str, list[str]]:
+        """``encoder0`` ..., ``bottleneck``, ``decoder...``, ``head``; a tap belongs to the stage it follows."""
+        stages: dict[str, list[str]] = {name: [] for name in [*self.widths, "head"] if name != "input"}
+        for name in self.state_dict():
+            stages[self._stage_of(name.split("."))].append(name)
+        return stages
+
+    def _stage_of(self, parts: list[str]) -> str:
+        kind = parts[0]
+        if kind == "taps":
+            return "encoder0" if parts[1] == "input" else parts[1]
+        if kind == "stem":
+            return "encoder0"
+        if kind == "necks":
+            return self.level_name(int(parts[1]) + 1)
+        if kind == "decoder":
+            return f"decoder{self.depth - 1 - int(parts[1])}"
+        return "head" if kind in ("classifier", "extras") else self.encoder_stage(parts)
+
+
+class _Up(nn.Module):
+    """Raise a coarse map, put it beside the skip, and convolve twice."""
+
+    def __init__(self, dims: int, coarse: int, width: int, scale: int, settings: NetworkSettings) -> None:
+        super().__init__()
+        raised = width if settings.upsample == "deconv" else coarse
+        self.upsample = _upsampling(dims, coarse, raised, scale, settings)
+        self.convs = _two_convolutions(dims, width + raised, width, settings)
+
+    def forward(self, coarse: Tensor, skip: Tensor, size: tuple[int, ...]) -> Tensor:
+        """``coarse`` covers an image of which ``skip``, ``size`` without its padding, is the near corner."""
+        raised = self.upsample(coarse)
+        if tuple(raised.shape[2:]) != size:  # strides that are no powers of two, such as 14
+            raised = F.interpolate(raised, size, mode=linear_mode(len(size)), align_corners=False)
+        inside = tuple(slice(n) for n in skip.shape[2:])
+        merged: Tensor = self.convs(torch.cat([skip, raised[(..., *inside)]], 1))
+        return merged
+
+
+def linear_mode(dims: int) -> str:
+    """PyTorch's name of linear interpolation along ``dims`` axes."""
+    return "bilinear" if dims == 2 else "trilinear"
+
+
+def _options(width: int, settings: NetworkSettings) -> dict[str, Any]:
+    act = ("relu", {"inplace": True})
+    norm = norm_layer(settings.norm, width)
+    return {"act": act, "norm": norm, "bias": settings.bias, "dropout": settings.dropout}
+
+
+def _two_convolutions(dims: int, channels: int, width: int, settings: NetworkSettings) -> nn.Module:
+    return cast(nn.Module, TwoConv(dims, channels, width, **_options(width, settings)))
+
+
+def _upsampling(dims: int, channels: int, width: int, scale: int, settings: NetworkSettings) -> nn.Module:
+    if settings.upsample == "deconv":
+        return cast(nn.Module, UpSample(dims, channels, width, scale, mode="deconv"))
+    return cast(nn.Module, UpSample(dims, scale_factor=scale, mode="nontrainable", pre_conv=None, align_corners=False))
+
+
+def _neck(dims: int, channels: int, width: int, doublings: int, settings: NetworkSettings) -> nn.Module:
+    options = _options(width, settings)
+    layers = [Convolution(dims, channels, width, kernel_size=1, **options)]
+    for _ in range(doublings):
+        layers += [_upsampling(dims, width, width, 2, settings), Convolution(dims, width, width, **options)]
+    return nn.Sequential(*layers)

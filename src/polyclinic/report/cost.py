@@ -1,0 +1,149 @@
+"""What methods cost: FLOPs, parameters, seconds and bytes, as in Table 10 of PathFL, before any run starts."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from polyclinic.data.federation import Federation
+from polyclinic.engines.inprocess import InProcess
+from polyclinic.evaluation.inference import predict_probabilities
+from polyclinic.evaluation.protocols import protocol_parts
+from polyclinic.federation.bench import build_bench
+from polyclinic.federation.messages import Broadcast, tensor_bytes
+from polyclinic.federation.server import Server
+from polyclinic.federation.site import Site
+from polyclinic.federation.store import SiteStore
+from polyclinic.methods.expression import parse_method
+from polyclinic.methods.registry import load_plugins
+from polyclinic.networks import SegmentationNetwork, parameter_count
+from polyclinic.recipe import Recipe
+from polyclinic.report.rehearsal import Rehearsal, StrictObserver, flop_counter, rehearse
+from polyclinic.runs.sites import open_for, prepare_site, require_training_data, site_data
+from polyclinic.seeds import generator_for
+
+COUNTED = "convolutions, matrix products and attention, 2 FLOPs for each multiplication with its addition"
+NOT_COUNTED = (
+    "normalisation, activations, pooling, interpolation, Fourier transforms, products of a matrix and a vector, biases "
+    "and other work on single numbers, augmentation, the optimiser"
+)
+Tell = Callable[[str], None]
+
+
+def costs(
+    recipe: Recipe, methods: Sequence[str], measure: bool = False, repeats: int = 7, tell: Tell = lambda _: None
+) -> dict[str, Any]:
+    """Plain data about what each method costs with the recipe's network, image size and number of sites.
+
+    ``measure`` also runs one round on the real images and counts what then crosses; ``repeats`` is the number of timed
+    passes; ``tell`` hears what is being done.
+    """
+    load_plugins(recipe.plugins)
+    for method in methods:
+        parse_method(method)
+    federation, recipe = open_for(recipe)
+    size = cast("tuple[int, ...]", recipe.data.patch or recipe.data.size)  # open_for has replaced "auto"
+    sites = list(protocol_parts(federation, recipe)[0].train_sites)
+    image = torch.rand(1, federation.task.channels, *size, generator=generator_for(recipe.seed, "cost"))
+    rows: list[dict[str, Any]] = []
+    networks: list[SegmentationNetwork] = []
+    for method in methods:
+        own = recipe.model_copy(update={"method": method})
+        tell(f"{method}: counting two rounds on noise")
+        rehearsal = rehearse(own, federation.task, sites, size)
+        image = image.to(rehearsal.bench.device)
+        row = _counted(rehearsal, image)
+        if measure and not row["images_leave"]:
+            tell(f"{method}: measuring one round on the images")
+            _measure(federation, own, row["bytes"])
+        rows.append(row)
+        networks.append(rehearsal.bench.network)
+    tell(f"timing {repeats} passes of each method")
+    for row, taken in zip(rows, _seconds(networks, image, repeats), strict=True):
+        row["seconds"] = {"median": median(taken), "all": taken}
+    return {
+        "federation": federation.name,
+        "sites": len(sites),
+        "network": recipe.network.name,
+        "image": list(image.shape[1:]),
+        "batch_size": recipe.training.batch_size,
+        "flops": {"counted": COUNTED, "not_counted": NOT_COUNTED},
+        "timed": {"what": "inference, batch of one", "device": str(image.device), "threads": torch.get_num_threads(),
+                  "repeats": repeats, "torch": torch.__version__},
+        "methods": rows,
+    }  # fmt: skip
+
+
+def _counted(rehearsal: Rehearsal, image: Tensor) -> dict[str, Any]:
+    """Everything but seconds and measured bytes; inference is that of evaluation and ``polyclinic predict``."""
+    bench, counter = rehearsal.bench, flop_counter()
+    with counter:
+        predict_probabilities(bench.network, image, multiple=bench.network.multiple)
+    return {
+        "method": bench.method.name,
+        "flops": {
+            "inference": counter.get_total_flops(),
+            "training": rehearsal.training,
+            "site_besides_steps": rehearsal.site_besides_steps,
+            "server": rehearsal.in_server,
+        },
+        "parameters": sum(p.numel() for p in bench.network.parameters()),
+        "trainable": parameter_count(bench.network),
+        "training_only": sum(p.numel() for p in bench.network.extras.parameters()),
+        "images_leave": bench.method.pooled,
+        "bytes": _bytes(rehearsal),
+    }
+
+
+def _bytes(rehearsal: Rehearsal) -> dict[str, Any]:
+    """What crosses between the server and a site in a round; sizes known at run time are what they were with noise."""
+    bench, state = rehearsal.bench, rehearsal.server.state
+    weights, down = (0, {}) if bench.method.pooled else (tensor_bytes(state.weights), state.shared)
+    up = {name: by_site[rehearsal.site]["bytes"] for name, by_site in rehearsal.event["shared_up"].items()}
+    fixed = {n for n, own in bench.declared().items() if all(isinstance(s, int) for one in own for s in one.shape)}
+    late_up = {name: size for name, size in up.items() if name not in fixed}
+    late_down = {name: tensor_bytes(tensors) for name, tensors in down.items()}
+    declared = sum(up.values()) - sum(late_up.values())
+    return {
+        "up": {"weights": weights, "declared": declared, "run_time": late_up, "measured": None},
+        "down": {"weights": weights, "declared": 0, "run_time": late_down, "measured": None},
+        "validation": weights,
+    }
+
+
+def _measure(federation: Federation, recipe: Recipe, found: dict[str, Any]) -> None:
+    """Add the bytes of each site on the real images: up, and down in the round after, when components have answered."""
+    rounds = max(2, recipe.training.rounds)
+    training = recipe.training.model_copy(update={"rounds": rounds, "validate_every": rounds})
+    bench = build_bench(recipe.model_copy(update={"training": training}), federation.task)
+    observer, part = StrictObserver(recipe.method), protocol_parts(federation, recipe)[0]
+    data = [site_data(site, prepare_site(federation, recipe, site), part.split) for site in part.train_sites]
+    for one in data:
+        require_training_data(one, bench.method)
+    with tempfile.TemporaryDirectory() as folder:
+        sites = {one.site: Site(one, SiteStore(Path(folder) / one.site)) for one in data}
+        server = Server(bench, InProcess(bench, sites), list(sites), Path(folder), observer)
+        server.round()
+    down = Broadcast(1, server.state.weights, server.state.shared).bytes
+    found["up"]["measured"] = observer.event["bytes_up"]
+    found["down"]["measured"] = dict.fromkeys(observer.event["bytes_up"], down)
+
+
+def _seconds(networks: Sequence[SegmentationNetwork], image: Tensor, repeats: int) -> list[list[float]]:
+    """Seconds of inference for one image; the networks take turns, so that a noisy machine disturbs all alike."""
+    taken: list[list[float]] = [[] for _ in networks]
+    for turn in range(-1, repeats):  # the turn before the first warms up
+        for number in range(len(networks))[:: -1 if turn % 2 else 1]:
+            started = time.perf_counter()
+            # Reading a number waits until a GPU is done.
+            float(predict_probabilities(networks[number], image, multiple=networks[number].multiple).flatten()[0])
+            if turn >= 0:
+                taken[number].append(time.perf_counter() - started)
+    return taken

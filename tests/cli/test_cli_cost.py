@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from polyclinic.cli.cost import _short, _time
+from support import call
+
+
+@pytest.fixture(autouse=True)
+def _width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_the_table_fits_80_columns_and_says_what_its_numbers_are(tiny_recipe_file: Path) -> None:
+    wanted = "fedavg, fedplvm, fedcontrast, central, local, fedbcs(levels=[0,1])"
+    done = call("cost", tiny_recipe_file, "--methods", wanted, "--repeats", "2")
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = {line.split()[0]: line.split()[1:] for line in lines[2:8]}
+    assert rows.keys() >= {"fedavg", "fedplvm", "fedcontrast", "central", "local"}
+    assert rows["fedavg"][-4:] == ["8.024", "kB", "8.024", "kB"]
+    assert rows["fedplvm"][-4:] == ["8.024", "kB+", "8.024", "kB+"]
+    assert rows["central"][-2:] == ["images", "-"]
+    assert rows["local"][-4:] == ["0", "B", "0", "B"]
+    text = " ".join(done.out.split())
+    assert "fedbcs(levels=[0" in text, "brackets are no markup"
+    for words in (
+        "unet on tiny, for one image of 1x16x16.",
+        "FLOPs: counted by torch, convolutions, matrix products and attention, 2 FLOPs for each multiplication",
+        "Not counted: normalisation,",
+        "Fourier transforms",
+        "time: measured here, median of 2 turns, batch of one, cpu, 1 thread.",
+        "bytes: of a site in a round, as declared;",
+        "+ fedplvm: and what is only known at run time, local_clusters up (",
+        "fedplvm: besides the steps a round has",
+    ):
+        assert words in text
+    assert "+ fedavg" not in text
+    assert "fedavg: besides" not in text
+
+
+def test_the_recipes_own_method_and_all_data_as_json(tiny_recipe_file: Path) -> None:
+    done = call("cost", tiny_recipe_file, "--json", "--repeats", "1", "--set", "method=fedprox", "--set", "seed=3")
+    facts = json.loads(done.out)
+    (row,) = facts["methods"]
+    assert row["method"] == "fedprox"
+    assert facts["timed"] | {"torch": ""} == {
+        "what": "inference, batch of one", "device": "cpu", "threads": 1, "repeats": 1, "torch": "",
+    }  # fmt: skip
+    assert (facts["federation"], facts["sites"], facts["network"], facts["batch_size"]) == ("tiny", 2, "unet", 2)
+    assert row["bytes"]["up"] == {"weights": 8024, "declared": 0, "run_time": {}, "measured": None}
+    assert row["seconds"]["median"] == row["seconds"]["all"][0] > 0
+    assert done.err.splitlines()[0] == "fedprox: counting two rounds on noise"
+
+
+def test_a_measured_round_leaves_no_plus_and_no_file(
+    tiny_recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    done = call("cost", tiny_recipe_file, "--methods", "fedplvm", "--measure", "--repeats", "1")
+    assert done.code == 0, done.err
+    assert "bytes: of a site in a round, measured, mean of the sites;" in " ".join(done.out.split())
+    assert "+" not in done.out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--methods", "fedavg,fedbm"), "'fedbm' is not a method, did you mean 'fedbn'?"),
+        (("--methods", "fedavg,fedavg"), "--methods: 'fedavg' is there twice"),
+        (("--methods", ","), "--methods: name at least one method"),
+        (("--set", "network.width=0"), "network.width = 0 is not possible"),
+        (("--set", "network.name=unett"), "network.name = 'unett' is not a network, did you mean 'unet'?"),
+        (("--set", "data.size=[4,4]"), "Images of size [4, 4] are too small for this network"),
+        (("--set", "federation=/nowhere"), "/nowhere: no such folder"),
+    ],
+)
+def test_wrong_input_gets_a_sentence(arguments: tuple[str, ...], words: str, tiny_recipe_file: Path) -> None:
+    done = call("cost", tiny_recipe_file, *arguments)
+    assert (done.code, done.out) == (2, "")
+    (line,) = done.err.splitlines()
+    assert line.startswith("error: ")
+    assert words in line
+    assert line[-1] in ".?"
+
+
+def test_wrong_usage_shows_the_usage(tiny_recipe_file: Path) -> None:
+    for arguments in ((), (tiny_recipe_file, "--repeats", "0"), (tiny_recipe_file, "--fast")):
+        done = call("cost", *arguments)
+        assert done.code == 2
+        assert "Usage: polyclinic cost" in done.err
+    assert call("cost", "demo-nucleii").err.startswith("error: demo-nucleii: neither a recipe file nor")
+
+
+def test_help_is_instant_and_fits() -> None:
+    done = call("cost", "--help")
+    assert max(map(len, done.out.splitlines())) <= 80
+    for word in ("RECIPE", "--methods", "--set", "--measure", "--repeats", "--json"):
+        assert word in done.out
+    code = (
+        "import sys; from polyclinic.cli import main; sys.argv = ['polyclinic', 'cost', '--help']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "assert not {'torch', 'monai', 'numpy'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=120).returncode == 0
+
+
+def test_short_numbers() -> None:
+    shown = {
+        0: "0",
+        7: "7",
+        999: "999",
+        1000: "1.000 k",
+        999_949: "999.9 k",
+        999_951: "1.000 M",
+        16_277_897_216: "16.28 G",
+    }
+    assert {number: _short(number) for number in shown} == shown
+    assert _short(3.2e15) == "3200. T"
+    assert (_short(20, "B"), _short(7_776_264, "B")) == ("20 B", "7.776 MB")
+    assert (_time(0.0123456), _time(2.5)) == ("12.35 ms", "2.500 s")

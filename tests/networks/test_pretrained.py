@@ -1,0 +1,399 @@
+"""Frozen encoders, with small random models; nothing is downloaded."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from polyclinic import run
+from polyclinic.data.federation import Task
+from polyclinic.engines.inprocess import InProcess
+from polyclinic.errors import PolyclinicError
+from polyclinic.federation.messages import Broadcast, Failure, Update, tensor_bytes
+from polyclinic.networks import build_network, parameter_count
+from polyclinic.networks.encoders import _create, import_timm
+from polyclinic.networks.presets import PRESETS, Preset
+from polyclinic.networks.pretrained import Pretrained, choose_levels, colours
+from polyclinic.recipe import NetworkSettings
+from polyclinic.recipe_files import make_recipe
+from polyclinic.runs.predict import load_model
+from support import Interrupted, Keeper, Killer, assert_same, final_tensors, tiny_recipe, tiny_server
+
+RGB = Task(("background", "nucleus"), 3, 2)
+TINY = {"name": "pretrained", "model": "tiny", "weights": "random", "width": 2, "norm": "batch"}
+HALF = (0.5, 0.5, 0.5)
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transformer with tokens of 4 pixels, so that images of 8 are enough."""
+    options = {"patch_size": 4, "img_size": 16, "depth": 2, "embed_dim": 8, "num_heads": 2}
+    monkeypatch.setitem(PRESETS, "tiny", Preset("test_vit", HALF, (0.25, 0.5, 1.0), "ask nobody", "deep.", options))
+
+
+def build(seed: int = 0, task: Task = RGB, **more: Any) -> Pretrained:
+    network = build_network(task, NetworkSettings(**{**TINY, **more}), seed)
+    assert isinstance(network, Pretrained)
+    return network
+
+
+def encoder_weights(**more: Any) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in build(7, **more).encoder.model.state_dict().items()}
+
+
+# ---- the network ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "sides", "multiple"),
+    [
+        ("tiny", [40, 20, 10], 4),
+        ("test_vit", [40, 24, 12, 6, 3], 16),
+        ("test_resnet", [40, 32, 16, 8, 4, 2], 32),
+        ("test_convnext", [40, 16, 8, 4, 2], 32),
+    ],
+)
+@pytest.mark.parametrize("upsample", ["deconv", "linear"])
+def test_any_timm_model_becomes_a_pyramid(model: str, sides: list[int], multiple: int, upsample: str) -> None:
+    network = build(model=model, upsample=upsample, norm="group")
+    assert network.multiple == multiple
+    features = network.features(torch.rand(2, 3, 40, 40))
+    assert [(f.shape[1], f.shape[2]) for f in features.encoder] == [(2 << k, s) for k, s in enumerate(sides)]
+    assert [(f.shape[1], f.shape[2]) for f in features.decoder] == [(2 << k, s) for k, s in enumerate(sides[:-1])][::-1]
+    assert features.logits.shape == (2, 2, 40, 40)
+    widths = [network.widths[tap] for tap in network.widths if tap.startswith(("encoder", "bottle"))]
+    assert widths == [f.shape[1] for f in features.encoder]
+    network.eval()
+    assert network(torch.rand(1, 3, 33, 65)).shape == (1, 2, 33, 65)
+
+
+def test_patches_whose_size_is_no_power_of_two_fit_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = replace(PRESETS["tiny"], options={**PRESETS["tiny"].options, "patch_size": 14, "img_size": 28})
+    monkeypatch.setitem(PRESETS, "tiny", odd)
+    network = build(norm="group")
+    assert network.multiple == 14
+    features = network.features(torch.rand(1, 3, 28, 40))
+    assert [tuple(f.shape[2:]) for f in features.encoder] == [(28, 40), (16, 24), (8, 12), (4, 6), (2, 3)]
+    assert features.logits.shape == (1, 2, 28, 40)
+
+
+def test_levels_are_one_map_of_each_size_or_evenly_spread_depths() -> None:
+    def maps(*strides: int) -> list[dict[str, int]]:
+        return [{"num_chs": 10 + number, "reduction": stride} for number, stride in enumerate(strides)]
+
+    indices, levels = choose_levels(maps(1, 2, 4, 4, 8))
+    assert indices == [1, 3, 4]
+    assert [(level.channels, level.stride, level.doublings) for level in levels] == [(11, 2, 0), (13, 4, 0), (14, 8, 0)]
+    indices, levels = choose_levels(maps(*[16] * 12))
+    assert indices == [2, 5, 8, 11]
+    assert [(level.stride, level.doublings) for level in levels] == [(2, 3), (4, 2), (8, 1), (16, 0)]
+
+
+def test_every_weight_is_in_one_stage_and_the_encoder_is_frozen() -> None:
+    network = build()
+    network.insert("encoder1", "scale", nn.BatchNorm2d(4))
+    network.extras["projection"] = nn.Linear(3, 3)
+    stages = network.stages()
+    assert sorted(name for names in stages.values() for name in names) == sorted(network.state_dict())
+    assert list(stages) == ["encoder0", "encoder1", "bottleneck", "decoder1", "decoder0", "head"]
+    assert all(set(names) - network.frozen() for names in stages.values())
+    trained = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
+    assert trained == {name for name, _ in network.named_parameters()} - network.frozen()
+    assert network.frozen() == {f"encoder.model.{name}" for name in network.encoder.model.state_dict()}
+    assert parameter_count(network) == sum(network.state_dict()[name].numel() for name in trained)
+    norms = network.norm_names()
+    assert "taps.encoder1.scale.weight" in norms
+    assert not norms & network.frozen()
+
+
+def test_training_leaves_the_encoder_alone() -> None:
+    network = build(model="test_resnet").train()
+    assert network.training
+    assert not any(module.training for module in network.encoder.modules())
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    features = network.features(torch.rand(2, 3, 64, 64))
+    features.logits.square().mean().backward()
+    assert all(p.grad is None for p in network.encoder.parameters())
+    assert all(p.grad is not None for n, p in network.named_parameters() if n not in network.frozen())
+    moved = {name for name, tensor in network.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert moved  # running statistics of the decoder's norms
+    assert not moved & network.frozen()
+    assert not any(found.requires_grad for found in network.maps(torch.rand(1, 3, 64, 64)))
+
+
+def test_a_copy_shares_the_encoder_and_nothing_else() -> None:
+    network = build()
+    twin = copy.deepcopy(network)
+    shared = {name for name, p in network.named_parameters() if twin.get_parameter(name) is p}
+    assert shared == network.frozen()
+
+
+def test_channels_become_colours() -> None:
+    assert torch.equal(colours(3), torch.eye(3))
+    assert torch.equal(colours(1), torch.ones(3, 1))
+    assert torch.equal(colours(2), torch.tensor([[1, 0], [0, 1], [0.5, 0.5]]))
+    assert torch.equal(colours(4), torch.tensor([[0.5, 0, 0, 0.5], [0, 1, 0, 0], [0, 0, 1, 0]]))
+
+
+def test_the_encoder_sees_the_colours_of_its_pretraining_and_its_last_norm() -> None:
+    network = build(task=Task(("a", "b"), 1, 2))
+    grey = torch.rand(2, 1, 8, 8)
+    scaled = (grey.expand(-1, 3, -1, -1) - 0.5) / torch.tensor([0.25, 0.5, 1.0]).view(1, 3, 1, 1)
+    model = network.encoder.model
+    tokens = [model.blocks[0](model._pos_embed(model.patch_embed(scaled)))]
+    tokens.append(model.blocks[1](tokens[0]))
+    prefix = model.num_prefix_tokens
+    expected = [model.norm(one)[:, prefix:].transpose(1, 2).unflatten(2, (2, 2)) for one in tokens]
+    for found, wanted in zip(network.maps(grey), expected, strict=True):
+        assert torch.allclose(found, wanted, atol=1e-6)
+
+
+def test_random_weights_depend_on_the_seed_alone() -> None:
+    state = torch.get_rng_state()
+    first, again, other = build().state_dict(), build().state_dict(), build(1).state_dict()
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(first[n], again[n]) for n in first)
+    name = "encoder.model.blocks.0.attn.qkv.weight"
+    assert not torch.equal(first[name], other[name])
+
+
+# ---- presets -------------------------------------------------------------------------------------------------------
+
+
+def test_conch_is_vit_b_16_for_images_of_448() -> None:
+    with torch.device("meta"):
+        model = _create(import_timm(), PRESETS["conch"])
+    layer = 12 * 768 * 768 + 13 * 768
+    expected = 12 * layer + (3 * 16 * 16 + 1) * 768 + (28 * 28 + 1) * 768 + 768 + 2 * 768
+    assert sum(p.numel() for p in model.parameters()) == expected
+    assert model.pos_embed.shape == (1, 785, 768)
+    assert [one["reduction"] for one in model.feature_info] == [16] * 12
+
+
+def test_chief_is_swin_t_with_convolutions_before_it() -> None:
+    with torch.device("meta"):
+        model, plain = (
+            _create(import_timm(), preset) for preset in (PRESETS["chief"], replace(PRESETS["chief"], options={}))
+        )
+    stem = {name: tuple(t.shape) for name, t in model.patch_embed.state_dict().items() if name.endswith("weight")}
+    assert stem == {
+        "proj.0.weight": (12, 3, 3, 3), "proj.1.weight": (12,), "proj.3.weight": (24, 12, 3, 3),
+        "proj.4.weight": (24,), "proj.6.weight": (96, 24, 1, 1), "norm.weight": (96,),
+    }  # fmt: skip
+    own, other = ({n for n in m.state_dict() if "patch_embed" not in n} for m in (model, plain))
+    assert own == other
+    assert [one["reduction"] for one in model.feature_info] == [4, 8, 16, 32]
+
+
+def test_chiefs_old_names_are_understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The published file is of timm 0.5, where a stage ended with the downsampling that now begins the next one."""
+    chief = PRESETS["chief"]
+    small = {**chief.options, "embed_dim": 8, "depths": (1, 1, 1, 1), "num_heads": (1, 1, 2, 2)}
+    monkeypatch.setitem(PRESETS, "chief", replace(chief, options=small))
+    weights = encoder_weights(model="chief")
+    old = {
+        re.sub(r"layers\.(\d)\.downsample", lambda found: f"layers.{int(found[1]) - 1}.downsample", name): tensor
+        for name, tensor in weights.items()
+    }
+    assert old.keys() != weights.keys()
+    old["layers.0.blocks.0.attn.relative_position_index"] = torch.zeros(49, 49, dtype=torch.int64)
+    save_file(old, tmp_path / "chief.safetensors")
+    network = build(model="chief", weights=str(tmp_path / "chief.safetensors"), norm="group")
+    assert_same(weights, network.encoder.model.state_dict())
+    features = network.features(torch.rand(1, 3, 72, 64))
+    assert [f.shape[2] for f in features.encoder] == [72, 24, 12, 6, 3]
+
+
+# ---- the file ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def weights_file(tmp_path: Path) -> Path:
+    """Encoder weights under a prefix, beside those of something else, as in CONCH's file."""
+    weights = {f"deep.{name}": tensor for name, tensor in encoder_weights().items()}
+    save_file({**weights, "text.bias": torch.ones(3)}, tmp_path / "tiny.safetensors")
+    return tmp_path / "tiny.safetensors"
+
+
+def test_the_weights_of_the_file_are_in_the_encoder(weights_file: Path, tmp_path: Path) -> None:
+    assert_same(encoder_weights(), build(3, weights=str(weights_file)).encoder.model.state_dict())
+    bare = {**encoder_weights(), "head.weight": torch.ones(2, 8)}
+    save_file(bare, tmp_path / "bare.safetensors")
+    assert_same(encoder_weights(), build(4, weights=str(tmp_path / "bare.safetensors")).encoder.model.state_dict())
+
+
+def test_positions_for_another_size_are_resampled(tmp_path: Path) -> None:
+    weights = encoder_weights()
+    prefix = weights["pos_embed"].shape[1] - 16
+    constant = torch.full((1, prefix + 36, 8), 0.5)
+    save_file({**weights, "pos_embed": constant}, tmp_path / "larger.safetensors")
+    found = build(weights=str(tmp_path / "larger.safetensors")).encoder.model.state_dict()
+    assert torch.allclose(found["pos_embed"], torch.full((1, prefix + 16, 8), 0.5), atol=1e-6)
+
+
+def test_the_recipe_writes_down_which_file(weights_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = make_recipe({"federation": "x", "network": {**TINY, "weights": "tiny.safetensors"}})
+    assert recipe.network.weights == str(weights_file)
+    assert recipe.network.sha256 == hashlib.sha256(weights_file.read_bytes()).hexdigest()
+    assert make_recipe({"federation": "x", "network": TINY}).network.sha256 is None
+    other = "0" * 64
+    given = make_recipe({"federation": "x", "network": {**TINY, "weights": "tiny.safetensors", "sha256": other}})
+    assert given.network.sha256 == other
+    with pytest.raises(PolyclinicError, match=r"its SHA-256 is .*, network\.sha256 asks for 000000000000"):
+        build_network(RGB, given.network, 0)
+    with pytest.raises(PolyclinicError, match=r"network\.sha256 = 'abc' is not possible"):
+        make_recipe({"federation": "x", "network": {**TINY, "sha256": "abc"}})
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"model": None}, r"needs network\.model: conch, chief, or a timm model"),
+        ({"model": "resnet81"}, r"'resnet81' is neither conch, chief.* nor a model of timm, did you mean 'resnet1"),
+        (
+            {"model": "conch", "weights": None},
+            r"not set: conch .* huggingface\.co/MahmoodLab/CONCH.* convert it to",
+        ),
+        ({"model": "chief", "weights": None}, r"not set: chief .* github\.com/hms-dbmi/CHIEF.* convert it to safetens"),
+        (
+            {"model": "test_resnet", "weights": None},
+            r"model\.safetensors of huggingface\.co/timm/test_resnet.*name",
+        ),
+        (
+            {"model": "conch", "weights": "no/conch.safetensors"},
+            r"no such file at /.*no/conch\.safetensors; ask for",
+        ),
+        ({"model": "convit_tiny"}, "timm gives no intermediate features of it; choose another"),
+        (
+            {"model": "fixed"},
+            r"cannot be used as an encoder for images of any size \(Input height \(8\) doesn't",
+        ),
+    ],
+)
+def test_what_cannot_be_an_encoder_gets_a_sentence(
+    settings: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixed = replace(PRESETS["tiny"], options={**PRESETS["tiny"].options, "dynamic_img_size": False})
+    monkeypatch.setitem(PRESETS, "fixed", fixed)
+    with pytest.raises(PolyclinicError, match=sentence):
+        build(**settings)
+
+
+def test_a_file_of_something_else_gets_a_sentence(weights_file: Path, tmp_path: Path) -> None:
+    pickled = tmp_path / "tiny.bin"
+    pickled.write_bytes(weights_file.read_bytes())
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(b"no tensors")
+    less = {name: tensor for name, tensor in encoder_weights().items() if "blocks.1" not in name}
+    save_file(less, tmp_path / "less.safetensors")
+    save_file({**encoder_weights(), "norm.weight": torch.ones(5)}, tmp_path / "wrong.safetensors")
+    for path, sentence in (
+        (pickled, "only safetensors files are read; convert it"),
+        (broken, "not a readable safetensors file"),
+        (tmp_path / "less.safetensors", r"12 of \d+ weights of tiny are missing, 'blocks\.1\.norm1\.weight' first"),
+        (tmp_path / "wrong.safetensors", r"'norm\.weight' has shape \(5,\), tiny needs \(8,\)"),
+    ):
+        with pytest.raises(PolyclinicError, match=sentence):
+            build(weights=str(path))
+
+
+def test_volumes_and_a_missing_timm_get_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PolyclinicError, match="'pretrained' is for 2D tasks, and this one is 3D"):
+        build(task=Task(("a", "b"), 1, 3))
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(PolyclinicError, match=r"needs the package timm.*pip install 'polyclinic\[timm\]'"):
+        build()
+
+
+# ---- federations ---------------------------------------------------------------------------------------------------
+
+
+class Listening(InProcess):
+    """Keeps what crosses the boundary in both directions."""
+
+    crossed: list[Update | Broadcast]
+
+    def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
+        self.crossed = [broadcast]
+        for answer in super().train(broadcast, sites):
+            assert isinstance(answer, Update), answer
+            self.crossed.append(answer)
+            yield answer
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedbn(unseen=average)", "fedbcs"])
+def test_frozen_weights_never_leave_and_are_never_stored(method: str, tmp_path: Path) -> None:
+    recipe = tiny_recipe(method, network=TINY, training={"rounds": 1, "local_epochs": 1})
+    server = tiny_server(tmp_path, recipe, observer=(keeper := Keeper()), engine=Listening)
+    network = server.bench.network
+    frozen = network.frozen()
+    before = {name: network.state_dict()[name].clone() for name in frozen}
+    server.fit()
+    assert not keeper.refusals
+    assert_same(before, {name: network.state_dict()[name] for name in frozen})
+    assert not frozen & (server.bench.exchanged | server.bench.kept)
+    assert server.bench.exchanged | server.bench.kept == network.state_dict().keys() - frozen
+    crossed = server.engine.crossed  # type: ignore[attr-defined]
+    assert len(crossed) == 4
+    for message in crossed:
+        names = {*message.weights, *(name for shared in message.shared.values() for name in shared)}
+        assert not {name for name in names if name in frozen or "encoder.model" in name}
+    sent = tensor_bytes({n: network.state_dict()[n] for n in server.bench.exchanged})
+    shared = {u.site: sum(map(tensor_bytes, u.shared.values())) for u in crossed if isinstance(u, Update)}
+    assert keeper.events[0]["bytes_up"] == {site: sent + extra for site, extra in shared.items()}
+    stored = [name for path in tmp_path.rglob("*.safetensors") for name in safe_open(path, "pt").keys()]  # noqa: SIM118
+    assert any("optimizer/classifier.weight" in name for name in stored)
+    assert not [name for name in stored if "encoder.model" in name]
+
+
+def test_a_resumed_run_ends_the_same(tmp_path: Path) -> None:
+    recipe = tiny_recipe("fedbcs", network=TINY, training={"rounds": 2, "local_epochs": 1})
+    whole = tiny_server(tmp_path / "whole", recipe)
+    start = {name: tensor.clone() for name, tensor in whole.state.weights.items()}
+    whole.fit()
+    assert not [name for name, tensor in start.items() if torch.equal(tensor, whole.state.weights[name])]
+    with pytest.raises(Interrupted):
+        tiny_server(tmp_path / "cut", recipe, observer=Killer(lambda what, n, _: (what, n) == ("site", 1))).fit()
+    resumed = tiny_server(tmp_path / "cut", recipe)
+    resumed.fit()
+    assert_same(final_tensors(whole), final_tensors(resumed))
+
+
+def test_a_run_finds_its_encoder_again_or_says_so(tiny_federation: Path, weights_file: Path, tmp_path: Path) -> None:
+    """From the recipe of the run folder, whose path and hash lead to the same file."""
+    table = {
+        "federation": str(tiny_federation),
+        "network": {**TINY, "weights": str(weights_file)},
+        "training": {"rounds": 1, "batch_size": 2},
+        "engine": {"device": "cpu"},
+    }
+    folder = run(make_recipe(table), out=tmp_path / "run").folder
+    bench, _ = load_model(folder, site=None, part=None, model=None)
+    assert_same(encoder_weights(), bench.network.encoder.model.state_dict())
+    tensors = safe_open(next(folder.glob("checkpoints/*/server.safetensors")), "pt")
+    trained = torch.equal(tensors.get_tensor("weights/classifier.weight"), bench.network.classifier.weight)
+    assert trained
+    original = weights_file.read_bytes()
+    save_file({name: tensor + 1 for name, tensor in encoder_weights().items()}, weights_file)
+    with pytest.raises(PolyclinicError, match="the very encoder that it was trained with, so restore that file"):
+        load_model(folder, site=None, part=None, model=None)
+    with pytest.raises(PolyclinicError, match=r"differs from the recipe to resume in network\.sha256"):
+        run(make_recipe(table), out=folder, resume=True)
+    weights_file.unlink()
+    with pytest.raises(PolyclinicError, match=r"tiny\.safetensors': there is no such file at /.*; ask nobody, convert"):
+        load_model(folder, site=None, part=None, model=None)
+    weights_file.write_bytes(original)
+    assert load_model(folder, site=None, part=None, model=None)

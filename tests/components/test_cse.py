@@ -136,7 +136,8 @@ def test_the_styled_image_has_the_target_statistics_exactly(statistics: str, siz
 
 
 @pytest.mark.parametrize(
-    ("intensity", "clamped"), [("zero-one", True), ("percentile", True), ("none", False), ("z-score", False)]
+    ("intensity", "clamped"),
+    [("zero-one", True), ("full-range", True), ("percentile", True), ("none", False), ("z-score", False)],
 )
 def test_only_styled_pixels_of_images_between_0_and_1_are_clamped(intensity: str, clamped: bool) -> None:
     images = (

@@ -174,7 +174,7 @@ def test_stages_that_do_not_cover_the_network_are_refused(monkeypatch: pytest.Mo
         {**{s: n for s, n in stages.items() if s != "head"}, "tail": stages["head"]},
     ):
         monkeypatch.setattr(net, "stages", lambda wrong=wrong: wrong)
-        with pytest.raises(ValueError, match=r"exactly once|no output"):
+        with pytest.raises(ValueError, match=r"exactly once|no outlet"):
             stage_names(net)
 
 

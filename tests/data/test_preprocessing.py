@@ -143,6 +143,20 @@ def test_intensity_is_scaled_for_each_channel(tmp_path: Path) -> None:
         np.testing.assert_array_equal(scaled(intensity="none"), raw)
 
 
+@pytest.mark.parametrize(("kind", "highest"), [(np.uint8, 255), (np.uint16, 65535)])
+def test_full_range_keeps_what_tells_images_apart(tmp_path: Path, kind: Any, highest: int) -> None:
+    array = np.array([[3, 40], [highest // 3, 0]], kind)
+    item = picture(tmp_path, array)
+    prepared = prepare(item, federation(2, item), DataSettings(size=(2, 2), intensity="full-range"))[0]
+    np.testing.assert_allclose(prepared.image[0], array / highest, rtol=1e-6)
+
+
+def test_full_range_of_numbers_without_a_range_is_refused(tmp_path: Path) -> None:
+    item = volume(tmp_path, np.ones((4, 4, 4), np.float32))
+    with pytest.raises(PolyclinicError, match="full-range needs unsigned integers"):
+        prepare(item, federation(3, item), DataSettings(intensity="full-range"))
+
+
 @pytest.mark.parametrize("intensity", ["zero-one", "z-score", "percentile"])
 @pytest.mark.parametrize("nonzero", [False, True])
 @pytest.mark.parametrize("value", [0, 7])

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from polyclinic.components.aggregation.similarity import stage_outputs
 from polyclinic.data.federation import Task
 from polyclinic.errors import PolyclinicError
 from polyclinic.networks import build_network
@@ -150,23 +151,27 @@ def test_every_weight_is_in_exactly_one_stage_with_taps_and_extras() -> None:
     network = with_parts(small(layers=5))
     stages = network.stages()
     assert sorted(name for names in stages.values() for name in names) == sorted(network.state_dict())
-    assert list(stages) == ["encoder0", "encoder1", "bottleneck", "decoder1", "decoder0", "head"]
+    blocks = [f"block{number}" for number in range(5)]
+    deep = ["bottleneck", "decoder1", "decoder0", "head"]
+    assert list(stages) == ["encoder0", "embedding", *blocks, "encoder1", *deep]
     assert all(stages.values())
-    assert "embedding.positions" in stages["encoder1"]
-    blocks = {name.split(".")[1]: stage for stage, names in stages.items() for name in names if name[:6] == "blocks"}
-    assert blocks == {"0": "encoder1", "1": "encoder1", "2": "encoder1", "3": "bottleneck", "4": "bottleneck"}
-    assert list(small(patch=2).stages()) == ["encoder0", "bottleneck", "decoder0", "head"]
+    assert {name.split(".")[0] for name in stages["embedding"]} == {"embedding"}
+    assert {name.split(".")[1] for name in stages["block3"]} == {"3"}
+    assert "norm.weight" in stages["bottleneck"]
+    assert list(small(patch=2, layers=1).stages()) == ["encoder0", "embedding", "block0", *deep[::2], "head"]
 
 
-@pytest.mark.parametrize("stage", ["encoder0", "encoder1", "encoder2", "bottleneck", "decoder2", "decoder0", "head"])
+STAGES = ["encoder0", "embedding", "block0", "block4", "encoder1", "encoder2", "bottleneck", "decoder0", "head"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_changes_its_own_output_and_none_before_it(stage: str) -> None:
-    network = small(patch=8).eval()
+    network = small(patch=8, layers=5).eval()
     order = list(network.stages())
     images = torch.rand(1, 2, 16, 16)
 
     def outputs(one: ViT) -> dict[str, Tensor]:
-        found = one.features(images)
-        return dict(zip(order, [*found.encoder, *found.decoder, found.logits], strict=True))
+        return stage_outputs(one, images, order)
 
     before, changed = outputs(network), copy.deepcopy(network)
     with torch.no_grad():

@@ -25,9 +25,9 @@ Level = Literal["image", "feature", "objective", "aggregation"]
 
 
 class ComponentSettings(BaseModel):
-    """Base of every component's settings: frozen, strict about unknown keys."""
+    """Base of every component's settings: frozen, strict about unknown keys, numbers finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)

@@ -71,12 +71,17 @@ def prepare(item: Item, federation: Federation, settings: DataSettings) -> list[
     """
     task = federation.task
     image = read_image(item, task)
+    if settings.intensity == "full-range" and image.highest is None:
+        raise PolyclinicError(
+            f"{item.images[0]}: data.intensity = full-range needs unsigned integers such as the bytes of a picture; "
+            "choose zero-one, percentile or z-score."
+        )
     header = Header(image.array.shape[1:], len(image.array), image.affine)
     if len(header.shape) > task.spatial_dims and not federation.volumes_as_slices:
         raise PolyclinicError(f"{item.images[0]}: is a volume among 2D images; take it out or cut it into slices.")
     affine = torch.from_numpy(file_affine(header, task))
     grid = place(MetaTensor(torch.from_numpy(image.array), affine=affine), header, task, settings)
-    grid = fit(_scaled(grid, settings), task, settings)
+    grid = fit(_scaled(grid, settings, image.highest), task, settings)
     geometry = describe(header, task, settings, grid)
     voxels = _plain(grid).float()
     label = None
@@ -92,8 +97,10 @@ def _plain(grid: Any) -> Tensor:
     return tensor
 
 
-def _scaled(grid: Any, settings: DataSettings) -> Any:
-    """Scale intensities for each channel; a constant channel becomes 0."""
+def _scaled(grid: Any, settings: DataSettings, highest: float | None) -> Any:
+    """Scale intensities: for each channel, where a constant one becomes 0, or from 0 to ``highest``."""
+    if settings.intensity == "full-range":
+        return grid / highest
     if settings.intensity == "zero-one":
         return ScaleIntensity(minv=0.0, maxv=1.0, channel_wise=True)(grid)
     if settings.intensity == "z-score":

@@ -16,11 +16,15 @@ from polyclinic.errors import PolyclinicError
 
 @dataclass(frozen=True)
 class Image:
-    """Voxels ``(channel, *spatial)`` in float32, and where they lie: a 4x4 affine, millimetres along each axis."""
+    """Voxels ``(channel, *spatial)`` in float32, and where they lie: a 4x4 affine, millimetres along each axis.
+
+    ``highest`` is the largest number that the file could hold, if it holds unsigned integers.
+    """
 
     array: npt.NDArray[np.float32]
     affine: npt.NDArray[np.float64] | None
     spacing: tuple[float, ...] | None
+    highest: float | None = None
 
 
 def read_image(item: Item, task: Task) -> Image:
@@ -37,6 +41,7 @@ def read_image(item: Item, task: Task) -> Image:
                 "the channels of an image must agree."
             )
     array = files[0] if len(files) == 1 else np.concatenate(files)
+    highest = float(np.iinfo(array.dtype).max) if array.dtype.kind == "u" else None
     array = _fit_channels(item.images[0], array, task.image_channels).astype(np.float32)
     if not np.isfinite(array).all():
         raise PolyclinicError(f"{item.images[0]}: holds NaN or infinite values; replace them or take the image out.")
@@ -47,7 +52,7 @@ def read_image(item: Item, task: Task) -> Image:
     affine = read_header(item.images[0]).affine
     rank = array.ndim - 1
     spacing = task.nominal_spacing(rank) if affine is None else spacing_of(affine, rank)
-    return Image(array, affine, spacing)
+    return Image(array, affine, spacing, highest)
 
 
 def read_label(item: Item, task: Task) -> npt.NDArray[np.uint8]:

@@ -83,6 +83,10 @@ class SegmentationNetwork(nn.Module, ABC):
     def stages(self) -> dict[str, list[str]]:
         """The names of the ``state_dict`` by stage, in forward order; every name is in exactly one stage."""
 
+    def outlets(self) -> dict[str, nn.Module]:
+        """The module whose output is a stage's, by stage; that of the head are the logits."""
+        return {stage: self.taps[stage] for stage in self.stages() if stage in self.taps}
+
     def frozen(self) -> set[str]:
         """Names of weights that come from a file, are never trained, and therefore never sent."""
         return set()

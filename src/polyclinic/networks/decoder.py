@@ -69,6 +69,10 @@ class PyramidNetwork(SegmentationNetwork):
     def encoder_stage(self, parts: list[str]) -> str:
         """The stage of a weight of the encoder, given the parts of its name."""
 
+    def encoder_stages(self) -> list[str]:
+        """Stages of the encoder that are no level of the pyramid, in forward order."""
+        return []
+
     def encode(self, images: Tensor) -> list[Tensor]:
         """Features of ``encoder0`` ... and the bottleneck."""
         images = self.taps["input"](images)
@@ -101,8 +105,9 @@ class PyramidNetwork(SegmentationNetwork):
         return "bottleneck" if level == self.depth else f"encoder{level}"
 
     def stages(self) -> dict[str, list[str]]:
-        """``encoder0`` ..., ``bottleneck``, ``decoder...``, ``head``; a tap belongs to the stage it follows."""
-        stages: dict[str, list[str]] = {name: [] for name in [*self.widths, "head"] if name != "input"}
+        """``encoder0``, the encoder's own, the other levels, ``head``; a tap belongs to the stage it follows."""
+        levels = [name for name in self.widths if name not in ("input", "encoder0")]
+        stages: dict[str, list[str]] = {n: [] for n in ("encoder0", *self.encoder_stages(), *levels, "head")}
         for name in self.state_dict():
             stages[self._stage_of(name.split("."))].append(name)
         return stages

@@ -50,12 +50,20 @@ class ViT(PyramidNetwork):
         found[-1] = self.norm(tokens)
         return [one.transpose(1, 2).unflatten(2, grid) for one in found]
 
+    def encoder_stages(self) -> list[str]:
+        """The patch embedding and each layer, ``block0`` first."""
+        return ["embedding", *(f"block{number}" for number in range(len(self.blocks)))]
+
     def encoder_stage(self, parts: list[str]) -> str:
-        """The stage of the first level that a weight can act on."""
-        if parts[0] == "norm":
-            return "bottleneck"
-        layer = int(parts[1]) if parts[0] == "blocks" else 0
-        return self.level_name(1 + next(number for number, end in enumerate(self.ends) if layer < end))
+        """The last norm belongs to the bottleneck, whose neck alone reads it."""
+        if parts[0] == "blocks":
+            return f"block{parts[1]}"
+        return "bottleneck" if parts[0] == "norm" else parts[0]
+
+    def outlets(self) -> dict[str, nn.Module]:
+        """The modules of the tokens, and the taps."""
+        blocks = {f"block{number}": block for number, block in enumerate(self.blocks)}
+        return super().outlets() | {"embedding": self.embedding} | blocks
 
 
 def layer_ends(layers: int, levels: int) -> list[int]:

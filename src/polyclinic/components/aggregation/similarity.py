@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from polyclinic.evaluation.inference import evaluating
 from polyclinic.federation.messages import Tensors, tensor_bytes
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.prototypes.taps import map_of
 
 Reading = Literal["row", "global"]
 Similarity = Literal["flat", "sample"]
@@ -24,19 +23,32 @@ def stage_names(network: SegmentationNetwork) -> list[str]:
         raise ValueError("stages() of this network must hold every weight exactly once")
     frozen = network.frozen()
     trained = [stage for stage, members in stages.items() if set(members) - frozen]
-    unknown = [stage for stage in trained if stage != "head" and stage not in network.widths]
+    unknown = [stage for stage in trained if stage != "head" and stage not in network.outlets()]
     if unknown:
-        raise ValueError(f"the stage '{unknown[0]}' of this network is no tap and not the head, so it has no output")
+        raise ValueError(f"the stage '{unknown[0]}' of this network has no outlet and is not the head")
     return trained
 
 
 @torch.no_grad()
 def stage_outputs(network: SegmentationNetwork, probes: Tensor, stages: list[str]) -> Tensors:
     """Outputs of the stages in eval mode, ``(probes, values)`` each, for probes ``(probes, channel, *spatial)``."""
-    with evaluating(network):
-        found = network.features(probes)
-    maps = {stage: found.logits if stage == "head" else map_of(found, stage) for stage in stages}
-    return {stage: values.float().flatten(1) for stage, values in maps.items()}
+    found: Tensors = {}
+
+    def keep(stage: str) -> Callable[[nn.Module, object, Tensor], None]:
+        def hook(module: nn.Module, inputs: object, output: Tensor) -> None:  # noqa: ARG001
+            found[stage] = output
+
+        return hook
+
+    outlets = network.outlets()
+    hooks = [outlets[stage].register_forward_hook(keep(stage)) for stage in stages if stage != "head"]
+    try:
+        with evaluating(network):
+            found["head"] = network(probes)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {stage: found[stage].float().flatten(1) for stage in stages}
 
 
 def products(first: Tensors, second: Tensors) -> Tensor:

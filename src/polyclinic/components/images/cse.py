@@ -79,7 +79,7 @@ class Cse(Component):
             return []
         return [
             "cse changes almost nothing: with data.intensity = z-score the images of all sites have about mean 0 and "
-            "deviation 1; use zero-one or percentile."
+            "deviation 1; use full-range (pictures) or zero-one."
         ]
 
     @property
@@ -130,7 +130,7 @@ class Cse(Component):
         side = torch.randint(2 * len(ones), (count,), generator=generator).to(device)
         shift, scale = (values[style].reshape(count, -1, *ones) for values in (means, deviations))
         styled = torch.addcmul(shift, normal, scale)
-        if self.context.intensity in ("zero-one", "percentile"):
+        if self.context.intensity in ("full-range", "zero-one", "percentile"):
             styled.clamp_(0, 1)
         original = halves(images.shape[2:], device)[side]
         if self.settings.probability < 1:

@@ -154,6 +154,6 @@ class ModelContrast(Component):
 def _names(network: SegmentationNetwork) -> list[str]:
     """What the representation depends on: encoder, bottleneck and projection, without weights that never change."""
     stages = network.stages().items()
-    encoder = [n for stage, names in stages if stage.startswith("encoder") or stage == "bottleneck" for n in names]
+    encoder = [n for stage, names in stages if stage != "head" and not stage.startswith("decoder") for n in names]
     head = [name for name in network.state_dict() if name.startswith(f"extras.{_NAME}.")]
     return [name for name in encoder + head if name not in network.frozen()]

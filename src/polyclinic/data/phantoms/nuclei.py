@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import ndimage
 
 from polyclinic.data.phantoms.drawing import Array, Drawing, coordinates, ellipse, smooth_noise, soft_step, wobble
@@ -30,6 +31,8 @@ class Style:
     white: Colour = (0.96, 0.95, 0.97)
     blur: float = 0.5
     noise: float = 0.015
+    zoom: float = 1.0  # how large the nuclei are
+    crowd: float = 1.0  # how many they are
 
 
 STYLES = {
@@ -51,18 +54,31 @@ STYLES = {
 
 def draw(rng: np.random.Generator, site: str, size: tuple[int, ...]) -> Drawing:
     """Draw one field of view in a site's style: image ``(row, column, 3)`` of bytes."""
-    style = STYLES[site]
-    axes = tuple(axis * np.float32(length / 2) for axis, length in zip(coordinates(size), size, strict=True))
-    mask, nuclear = _nuclei(rng, axes, style)
-    tissue = style.tissue_strength * _tissue(rng, axes)
-    nuclear = nuclear + _haze(rng, axes, style)
+    style, axes = STYLES[site], pixels(size)
+    mask, nuclear = draw_nuclei(rng, axes, style)
+    tissue = draw_tissue(rng, axes)
+    nuclear = nuclear + draw_haze(rng, axes, style)
+    return Drawing(photograph(rng, nuclear, tissue, style), mask.astype(np.uint8), (1.0, 1.0))
+
+
+def pixels(size: tuple[int, ...]) -> tuple[Array, ...]:
+    """Coordinates in pixels from the middle of the image, each ``(row, column)``."""
+    return tuple(axis * np.float32(length / 2) for axis, length in zip(coordinates(size), size, strict=True))
+
+
+def photograph(rng: np.random.Generator, nuclear: Array, tissue: Array, style: Style) -> NDArray[np.uint8]:
+    """What light leaves of two stains ``(row, column)``: ``(row, column, 3)`` of bytes."""
+    tissue = style.tissue_strength * tissue
     nuclear = ndimage.gaussian_filter(nuclear, style.blur)
     density = nuclear[..., None] * _varied(rng, style.nuclear)
     density += tissue[..., None] * _varied(rng, style.tissue)
-    colour = np.asarray(style.white, dtype=np.float32) * np.exp(-density)
-    colour += np.float32(style.noise) * rng.standard_normal(colour.shape, dtype=np.float32)
-    image = np.clip(np.rint(colour * 255), 0, 255).astype(np.uint8)
-    return Drawing(image, mask.astype(np.uint8), (1.0, 1.0))
+    return to_bytes(rng, np.asarray(style.white, dtype=np.float32) * np.exp(-density), style.noise)
+
+
+def to_bytes(rng: np.random.Generator, colour: Array, noise: float) -> NDArray[np.uint8]:
+    """Colours from 0 to 1 with a camera's noise, as bytes."""
+    colour = colour + np.float32(noise) * rng.standard_normal(colour.shape, dtype=np.float32)
+    return np.clip(np.rint(colour * 255), 0, 255).astype(np.uint8)
 
 
 def _varied(rng: np.random.Generator, colour: Colour) -> Array:
@@ -70,28 +86,30 @@ def _varied(rng: np.random.Generator, colour: Colour) -> Array:
     return np.asarray(np.asarray(colour) * rng.normal(1, 0.06, 3) * rng.normal(1, 0.06), dtype=np.float32)
 
 
-def _places(rng: np.random.Generator, axes: tuple[Array, ...], count: int, radii: Array) -> list[tuple[float, float]]:
+def find_places(
+    rng: np.random.Generator, axes: tuple[Array, ...], radii: Array, gap: float = 0.85
+) -> list[tuple[float, float]]:
     """Middles of nuclei that may touch but hardly overlap; those that find no room are left out."""
     half = [float(np.abs(axis).max()) for axis in axes]
     places: list[tuple[float, float]] = []
-    tries = rng.uniform(-1, 1, (count, 20, 2)) * half
+    tries = rng.uniform(-1, 1, (len(radii), 20, 2)) * half
     for candidates in tries:
         for row, column in candidates:
             radius = radii[len(places)]
-            if all(np.hypot(row - y, column - x) > 0.85 * (radius + radii[i]) for i, (y, x) in enumerate(places)):
+            if all(np.hypot(row - y, column - x) > gap * (radius + radii[i]) for i, (y, x) in enumerate(places)):
                 places.append((float(row), float(column)))
                 break
     return places
 
 
-def _nuclei(rng: np.random.Generator, axes: tuple[Array, ...], style: Style) -> tuple[Array, Array]:
+def draw_nuclei(rng: np.random.Generator, axes: tuple[Array, ...], style: Style) -> tuple[Array, Array]:
     """Mask and nuclear stain ``(row, column)`` of the nuclei in focus."""
     size = axes[0].shape
-    count = max(3, round(rng.uniform(7, 15) * axes[0].size / 4096))
-    radii = rng.uniform(3.5, 7.0, count).astype(np.float32)
+    count = max(3, round(style.crowd * rng.uniform(7, 15) * axes[0].size / 4096))
+    radii = (style.zoom * rng.uniform(3.5, 7.0, count)).astype(np.float32)
     mask, stain = np.zeros(size, bool), np.zeros(size, np.float32)
     chromatin = 1 + style.chromatin * smooth_noise(rng, size, 1.0)
-    for radius, place in zip(radii, _places(rng, axes, count, radii), strict=False):
+    for radius, place in zip(radii, find_places(rng, axes, radii), strict=False):
         stretch = rng.uniform(1.0, 1.35)
         level, angle = ellipse(axes, place, (radius * stretch, radius / stretch), rng.uniform(0, np.pi))
         level = level / wobble(rng, angle, 0.18)
@@ -101,7 +119,7 @@ def _nuclei(rng: np.random.Generator, axes: tuple[Array, ...], style: Style) -> 
     return mask, np.asarray(style.nuclear_strength * stain * np.clip(chromatin, 0.2, None), dtype=np.float32)
 
 
-def _haze(rng: np.random.Generator, axes: tuple[Array, ...], style: Style) -> Array:
+def draw_haze(rng: np.random.Generator, axes: tuple[Array, ...], style: Style) -> Array:
     """Nuclear stain ``(row, column)`` that is no nucleus: nuclei out of focus, debris, uneven staining."""
     size = axes[0].shape
     strength = style.nuclear_strength * style.haze
@@ -114,7 +132,7 @@ def _haze(rng: np.random.Generator, axes: tuple[Array, ...], style: Style) -> Ar
     return np.asarray(stain + style.nuclear_strength * 0.9 * debris, dtype=np.float32)
 
 
-def _tissue(rng: np.random.Generator, axes: tuple[Array, ...]) -> Array:
+def draw_tissue(rng: np.random.Generator, axes: tuple[Array, ...]) -> Array:
     """The other stain ``(row, column)``: cytoplasm, fibres, red cells, and holes where there is no tissue."""
     size = axes[0].shape
     half = [float(np.abs(axis).max()) for axis in axes]

@@ -15,7 +15,6 @@ import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -23,21 +22,10 @@ from typing import Any
 import cdpa_forms
 import fsr_forms
 import torch
+from rounds import Federation, take_turns
 
-from polyclinic.data.federation import Task
-from polyclinic.data.imageset import ImageSet, Sample
-from polyclinic.data.sitedata import SiteData
-from polyclinic.engines.inprocess import InProcess
-from polyclinic.federation.bench import build_bench
-from polyclinic.federation.observer import Observer
-from polyclinic.federation.server import Server
-from polyclinic.federation.site import Site
-from polyclinic.federation.store import SiteStore, StateMemory
 from polyclinic.machine import keep_freed_memory
-from polyclinic.recipe_files import make_recipe
-from polyclinic.seeds import generator_for
 
-TASK = Task(("background", "nucleus"), 3, 2)
 # The maps after stages 2, 3 and 4 for the paper's images of 256x256 (histology) and 384x384 (prostate), batch 6.
 FSR_SHAPES = (
     (6, 64, 128, 128), (6, 128, 64, 64), (6, 256, 32, 32),
@@ -101,42 +89,6 @@ def measure_cdpa(size: int, strides: tuple[int, int], context: str, repeats: int
     }
 
 
-def server_for(method: str, folder: Path, rounds: int, images: int) -> Server:
-    recipe = make_recipe(
-        {
-            "federation": "memory", "method": method,
-            "network": {"width": 32, "depth": 4, "norm": "instance", "bias": False},
-            "training": {"rounds": rounds, "batch_size": 6, "loss": "dice-ce-mean", "validate_every": rounds + 1},
-            "engine": {"device": "cpu"},
-        }
-    )  # fmt: skip
-    bench, memory = build_bench(recipe, TASK), StateMemory()
-    sites = {}
-    for number in range(4):
-        name = f"site{number}"
-        pixels = torch.rand(images, 3, 128, 128, generator=generator_for(0, name))
-        samples = [Sample(name, str(i), str(i), None, None, None) for i in range(images)]
-        whole = ImageSet(pixels, (pixels.mean(1) > 0.6).byte(), torch.ones(images, dtype=torch.bool), samples)
-        none = torch.empty(0, dtype=torch.long)
-        data = SiteData(name, whole, {"train": torch.arange(images), "val": none, "test": none})
-        sites[name] = Site(data, SiteStore(folder / name, memory))
-    return Server(bench, InProcess(bench, sites), list(sites), folder, Observer())
-
-
-def measure_rounds(methods: tuple[str, ...], rounds: int, images: int) -> dict[str, list[float]]:
-    """Seconds of every round after the first, which has no prototypes yet; the methods take turns."""
-    with tempfile.TemporaryDirectory() as folder:
-        servers = {m: server_for(m, Path(folder) / m, rounds, images) for m in methods}
-        seconds: dict[str, list[float]] = {m: [] for m in methods}
-        for number in range(rounds):
-            for method in methods[:: -1 if number % 2 else 1]:
-                started = time.perf_counter()
-                servers[method].round()
-                if number:
-                    seconds[method].append(time.perf_counter() - started)
-    return seconds
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
@@ -191,7 +143,10 @@ def main() -> None:
         )
         print(report[-1])
     methods = ("fedavg", "fedbcs", "fedbcs-cdpa", "fedbcs-fsr")
-    seconds = measure_rounds(methods, arguments.rounds, arguments.images)
+    measured = take_turns(
+        methods, Federation(4, arguments.images, 128), arguments.rounds,
+        {"width": 32, "depth": 4, "norm": "instance", "bias": False}, {"batch_size": 6, "loss": "dice-ce-mean"},
+    )  # fmt: skip
     report += [
         "",
         "## A round (wanted: at most 1.35 of FedAvg's)",
@@ -203,8 +158,8 @@ def main() -> None:
         "|---|---:|---:|",
     ]
     for method in methods:
-        ratio = statistics.median(a / b for a, b in zip(seconds[method], seconds["fedavg"], strict=True))
-        report.append(f"| {method} | {statistics.median(seconds[method]):.2f} | **{ratio:.3f}** |")
+        found = measured[method]
+        report.append(f"| {method} | {statistics.median(found.wall):.2f} | **{found.over(measured['fedavg']):.3f}** |")
     text = "\n".join(report) + "\n"
     Path(__file__).with_suffix(".md").write_text(text)
     print(text)

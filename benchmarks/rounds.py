@@ -1,0 +1,90 @@
+"""Rounds of methods on noise, in turns, for the tables of cost."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from polyclinic.data.federation import Task
+from polyclinic.data.imageset import ImageSet, Sample
+from polyclinic.data.sitedata import SiteData
+from polyclinic.engines.inprocess import InProcess
+from polyclinic.federation.bench import build_bench
+from polyclinic.federation.observer import Observer
+from polyclinic.federation.server import Server
+from polyclinic.federation.site import Site
+from polyclinic.federation.store import SiteStore, StateMemory
+from polyclinic.recipe_files import make_recipe
+from polyclinic.seeds import generator_for
+
+TASK = Task(("background", "nucleus"), 3, 2)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Sites of RGB images of noise; what is bright is nucleus."""
+
+    sites: int
+    images: int
+    size: int
+
+    def site(self, name: str) -> SiteData:
+        count = self.images
+        pixels = torch.rand(count, 3, self.size, self.size, generator=generator_for(0, name))
+        samples = [Sample(name, str(i), str(i), None, None, None) for i in range(count)]
+        whole = ImageSet(pixels, (pixels.mean(1) > 0.6).byte(), torch.ones(count, dtype=torch.bool), samples)
+        none = torch.empty(0, dtype=torch.long)
+        return SiteData(name, whole, {"train": torch.arange(count), "val": none, "test": none})
+
+
+@dataclass
+class Rounds(Observer):
+    """What the rounds after the first took and sent; the first has neither prototypes nor styles."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    event: dict[str, Any] = field(default_factory=dict)
+
+    def on_round(self, event: dict[str, Any]) -> None:
+        self.event = event
+
+    def over(self, other: Rounds, what: str = "wall") -> float:
+        """Median of the ratios of neighbouring rounds."""
+        return median(a / b for a, b in zip(getattr(self, what), getattr(other, what), strict=True))
+
+    def bytes(self, way: str) -> int:
+        """Bytes of the site that sends or receives most, in the last round."""
+        return max(self.event[f"bytes_{way}"].values())
+
+
+def _server(method: str, settings: dict[str, Any], folder: Path, data: Federation, observer: Observer) -> Server:
+    recipe = make_recipe({"federation": "memory", "method": method, "engine": {"device": "cpu"}, **settings})
+    bench, memory = build_bench(recipe, TASK), StateMemory()
+    names = [f"site{number}" for number in range(data.sites)]
+    sites = {name: Site(data.site(name), SiteStore(folder / name, memory)) for name in names}
+    return Server(bench, InProcess(bench, sites), names, folder, observer)
+
+
+def take_turns(
+    methods: Sequence[str], data: Federation, rounds: int, network: dict[str, Any], training: dict[str, Any]
+) -> dict[str, Rounds]:
+    """Run the rounds of all methods in turns, forwards and backwards; nothing is validated."""
+    settings = {"network": network, "training": {"rounds": rounds, "validate_every": rounds + 1, **training}}
+    found = {method: Rounds() for method in methods}
+    with tempfile.TemporaryDirectory() as folder:
+        servers = {m: _server(m, settings, Path(folder) / m, data, found[m]) for m in methods}
+        for number in range(rounds):
+            for method in list(methods)[:: -1 if number % 2 else 1]:
+                wall, cpu = time.perf_counter(), time.process_time()
+                servers[method].round()
+                if number:
+                    found[method].wall.append(time.perf_counter() - wall)
+                    found[method].cpu.append(time.process_time() - cpu)
+    return found

@@ -14,7 +14,7 @@ ABLATION = (
 )  # fmt: skip
 FAMILY = ("pathfl+cse(statistics=channel)", "fedprox", "fedbn", "harmofl", "histofl", "fedfa", "fedheal")
 TABLES = (
-    Table("pathfl_nuclei", "Nuclei in seven sets of four kinds, 284 training images of 64x64", (*ABLATION, *FAMILY)),
+    Table("pathfl_nuclei", "Nuclei in seven sets of four kinds, 287 training images of 64x64", (*ABLATION, *FAMILY)),
 )
 HEAD = [
     "PathFL and the style and aggregation family on a real federation",

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyclinic import networks
 from polyclinic.components.aggregation.similarity import (
     cosine,
     pairwise_products,
@@ -284,11 +283,11 @@ def test_every_stage_is_aggregated_by_the_equation(own: str, dims: int, network:
 SMALL: dict[str, dict[str, Any]] = {
     "unet": NETWORKS[0],
     "vit": {"width": 2, "patch": 4, "embedding": 12, "layers": 3, "heads": 3, "mlp": 10, "norm": "batch"},
+    "pretrained": {"width": 2, "model": "resnet10t", "weights": "random", "norm": "batch"},
 }
 
 
-@pytest.mark.parametrize("network", sorted(SMALL.keys() & networks.NETWORKS.keys()))
-@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize(("network", "dims"), [("unet", 2), ("unet", 3), ("vit", 2), ("vit", 3), ("pretrained", 2)])
 def test_weights_sum_to_one_for_every_stage_network_and_number_of_sites(network: str, dims: int) -> None:
     recipe = tiny_recipe("pathfl", network={"name": network, **SMALL[network]})
     bench = build_bench(recipe, tiny_task(dims))

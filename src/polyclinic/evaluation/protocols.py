@@ -35,9 +35,14 @@ def protocol_parts(federation: Federation, recipe: Recipe) -> list[ProtocolPart]
             "use 'own-test' or 'k-fold'."
         )
     return [
-        ProtocolPart(f"without-{unseen}", split, tuple(site for site in sites if site != unseen), unseen)
+        ProtocolPart(f"without-{unseen}", _all_tested(split, unseen), tuple(s for s in sites if s != unseen), unseen)
         for unseen in sites
     ]
+
+
+def _all_tested(split: Split, unseen: str) -> Split:
+    """The split of a part that a site only tests in, with all of its images."""
+    return Split({(site, image): "test" if site == unseen else part for (site, image), part in split.of.items()})
 
 
 def split_files(parts: list[ProtocolPart]) -> dict[str, str]:

@@ -86,6 +86,8 @@ def require_training_data(data: SiteData, method: Method) -> None:
     """Stop before the run starts when a site could not take part."""
     if any(find_component(part.component).wants_unlabelled for part in method.parts):
         if not len(data.training_indices()):
-            raise PolyclinicError(f"Site '{data.site}' has no training image; change the split or leave the site out.")
+            raise PolyclinicError(
+                f"Site '{data.site}' has no training image; change the split or leave the site out with data.sites."
+            )
         return
     require_labels(data)

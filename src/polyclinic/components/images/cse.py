@@ -11,7 +11,7 @@ Departures. The paper exchanges styles every epoch; here it is every round, with
 flipped; that leaves four equally likely halves, which are drawn directly and so fit images that are not square (in 3D
 the two halves of every axis). A site's own style is left out of its draw (``exclude_self``); the paper draws from all.
 The deviation is ``sqrt(variance + 1e-12)``. Where ``data.intensity`` scales images to 0-1, ``x_style`` is clamped to
-that. A site that is absent stays in the pool with its last style.
+that (``clamp``). A site that is absent stays in the pool with its last style.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class Cse(Component):
 
         statistics: Literal["scalar", "channel"] = Field("scalar", description="of a whole image, or of each channel")
         exclude_self: bool = Field(True, description="leave the own style out of the draw")
+        clamp: bool = Field(True, description="keep styled pixels between 0 and 1 where the images are there")
         probability: float = Field(1.0, ge=0, le=1, description="of changing an image; 0 switches the component off")
 
     def warnings(self) -> list[str]:
@@ -130,7 +131,7 @@ class Cse(Component):
         side = torch.randint(2 * len(ones), (count,), generator=generator).to(device)
         shift, scale = (values[style].reshape(count, -1, *ones) for values in (means, deviations))
         styled = torch.addcmul(shift, normal, scale)
-        if self.context.intensity in ("full-range", "zero-one", "percentile"):
+        if self.settings.clamp and self.context.intensity in ("full-range", "zero-one", "percentile"):
             styled.clamp_(0, 1)
         original = halves(images.shape[2:], device)[side]
         if self.settings.probability < 1:

@@ -48,7 +48,13 @@ def load_recipe(source: str | Path, overrides: Iterable[str] = (), **replace: An
         _override(table, text)
     table |= {key: value for key, value in replace.items() if value is not None}
     origin = f"{path} with --set {' --set '.join(overrides)}" if overrides else str(path)
-    return _with_paths(make_recipe(table, origin), path.resolve().parent)
+    beside = path.resolve().parent
+    network = table.get("network")
+    weights = network.get("weights") if isinstance(network, dict) else None
+    # Before the check, which takes the file's hash.
+    if isinstance(weights, str) and (beside / weights).is_file():
+        table["network"] = {**network, "weights": str(beside / weights)}
+    return _with_paths(make_recipe(table, origin), beside)
 
 
 def require_federation(recipe: Recipe, source: str | Path) -> None:

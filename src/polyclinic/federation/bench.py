@@ -85,6 +85,11 @@ class Bench:
     def warnings(self) -> list[str]:
         """What makes little sense: each component's settings, and components that do not fit each other."""
         found = [warning for component in self.components for warning in component.warnings()]
+        if self.recipe.network.name == "pretrained" and self.recipe.data.intensity in ("z-score", "none"):
+            found.append(
+                f"network.name = pretrained expects intensities from 0 to 1, and data.intensity is "
+                f"{self.recipe.data.intensity}; use full-range, zero-one or percentile."
+            )
         declared = self.declared()
         for component in self.components:
             served = {name for name in self.network.state_dict() if component.sets(name)}

@@ -58,7 +58,7 @@ def _require_room(size: tuple[int, ...], multiple: int, dims: int) -> None:
     if min(size) < multiple or max(size) < 2 * multiple:
         raise PolyclinicError(
             f"Images of size {list(size)} are too small for this network, whose deepest map would hold a single pixel "
-            f"or none; use data.size of at least {2 * multiple} or a smaller network.depth."
+            f"or none; use data.size of at least {2 * multiple} or a network that pools less (network.depth or patch)."
         )
 
 

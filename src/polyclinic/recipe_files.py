@@ -50,10 +50,9 @@ def load_recipe(source: str | Path, overrides: Iterable[str] = (), **replace: An
     origin = f"{path} with --set {' --set '.join(overrides)}" if overrides else str(path)
     beside = path.resolve().parent
     network = table.get("network")
-    weights = network.get("weights") if isinstance(network, dict) else None
-    # Before the check, which takes the file's hash.
-    if isinstance(weights, str) and (beside / weights).is_file():
-        table["network"] = {**network, "weights": str(beside / weights)}
+    if isinstance(network, dict) and isinstance(weights := network.get("weights"), str):
+        # Before the check, which takes the file's hash.
+        table["network"] = {**network, "weights": str(beside / weights)} if (beside / weights).is_file() else network
     return _with_paths(make_recipe(table, origin), beside)
 
 

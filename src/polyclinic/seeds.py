@@ -20,3 +20,8 @@ def generator_for(seed: int, *purpose: str | int) -> torch.Generator:
     import torch
 
     return torch.Generator().manual_seed(seed_for(seed, *purpose))
+
+
+def owner_number(site: str) -> int:
+    """A number that stands for a site's name in a tensor, the same in every process."""
+    return seed_for(0, "owner", site)

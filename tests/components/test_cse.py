@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from polyclinic.components.base import Context
 from polyclinic.components.images.cse import Cse
-from polyclinic.components.objectives.prototype_contrast import owner_number
 from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
 from polyclinic.data.federation import Task
 from polyclinic.federation.bench import build_bench
 from polyclinic.federation.messages import Broadcast, Update
+from polyclinic.seeds import owner_number
 from support import assert_same, final_tensors, tiny_recipe, tiny_server, tiny_site, tiny_task
 
 Tensors = dict[str, torch.Tensor]

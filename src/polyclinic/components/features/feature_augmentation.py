@@ -18,11 +18,11 @@ so have all stages with ``place="tap"``.
 The released server takes one variance over sites and channels together, which makes ``gamma`` 1 for every channel
 (``variances="scalar"``); the paper's is channel by channel, the default.
 
-Departures: ``var_m`` divides by M; a round with fewer than two sites leaves ``S`` as it is. ``var_b`` divides by B - 1,
-as the released code does. ``sigma`` divides by the number of pixels; the released code by one less, which fails for one
-pixel. A drawn ``sigma'`` below 0 becomes 0. A batch of one image has no ``V``: it is counted in (2) and passes as it
-is. One draw serves all passes of a step, and (2) counts the first alone: a weight perturbation then climbs on one and
-the same loss.
+Departures: ``var_m`` divides by M (``scalar``: by one less than all values, as the released code does); a round with
+fewer than two sites leaves ``S`` as it is. ``var_b`` divides by B - 1, as the released code does. ``sigma`` divides by
+the number of pixels; the released code by one less, which fails for one pixel. A drawn ``sigma'`` below 0 becomes 0. A
+batch of one image has no ``V``: it is counted in (2) and passes as it is. One draw serves all passes of a step, and (2)
+counts the first alone: a weight perturbation then climbs on one and the same loss.
 """
 
 from __future__ import annotations

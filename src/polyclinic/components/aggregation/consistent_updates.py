@@ -94,15 +94,15 @@ class ConsistentUpdates(Component):
         distances: dict[str, float] = {}
         for update in updates:
             values = layout.flat(update.weights)
-            kept = self._mask(update.site, start >= values)
+            passed = self._mask(update.site, start >= values)
             if not self.settings.mask_buffers:
-                kept |= buffers
-            moved = layout.split((start - values) * kept)
+                passed |= buffers
+            moved = layout.split((start - values) * passed)
             norms = [tensor.double().norm() for name, tensor in moved.items() if name not in server.buffers]
             distances[update.site] = float(sum(norms))
             for row, factor in enumerate((self._known(update.site, server), distances[update.site])):
-                sums[row].add_(values * kept, alpha=factor)
-                totals[row].add_(kept, alpha=factor)
+                sums[row].add_(values * passed, alpha=factor)
+                totals[row].add_(passed, alpha=factor)
             rest = {name: tensor for name, tensor in update.weights.items() if name not in layout.like}
             others.add(rest, 1.0, update.samples)
         pace = self._update_weights(server, distances)

@@ -158,9 +158,13 @@ class NetworkSettings(Section):
 
     @model_validator(mode="after")
     def _encoder_is_asked_for(self) -> NetworkSettings:
-        """A forgotten name would train a U-Net in silence."""
+        """A forgotten name would train another network in silence."""
         if self.name in ("unet", "vit") and (self.model or self.weights):
             raise ValueError(f"model and weights need name = 'pretrained', not '{self.name}'; change one of them")
+        for key in ("patch", "embedding", "layers", "heads", "mlp"):
+            default = type(self).model_fields[key].default
+            if self.name in ("unet", "pretrained") and getattr(self, key) != default:
+                raise ValueError(f"{key} needs name = 'vit', not '{self.name}'; change the name or leave {key} out")
         return self
 
 

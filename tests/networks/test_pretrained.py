@@ -309,6 +309,7 @@ def test_intensities_outside_of_0_to_1_are_warned_about() -> None:
     for intensity, warns in (("z-score", True), ("full-range", False)):
         bench = build_bench(tiny_recipe("fedavg", network=TINY, data={"intensity": intensity}), tiny_task())
         assert any("expects intensities from 0 to 1" in text for text in bench.warnings()) == warns
+        assert any("the frozen encoder is untrained" in text for text in bench.warnings())
 
 
 def test_a_file_of_something_else_gets_a_sentence(weights_file: Path, tmp_path: Path) -> None:

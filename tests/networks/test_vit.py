@@ -231,3 +231,9 @@ def test_fedbcs_trains_it_and_a_resumed_run_ends_the_same(dims: int, tmp_path: P
     resumed = tiny_server(tmp_path / "cut", recipe, dims)
     resumed.fit()
     assert_same(final_tensors(whole), final_tensors(resumed))
+
+
+@pytest.mark.parametrize("key", ["patch", "embedding", "layers", "heads", "mlp"])
+def test_keys_of_this_network_are_refused_for_another(key: str) -> None:
+    with pytest.raises(PolyclinicError, match=f"{key} needs name = 'vit', not 'unet'"):
+        make_recipe({"federation": "x", "network": {key: 8 if key == "patch" else 12}})

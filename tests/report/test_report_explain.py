@@ -122,3 +122,17 @@ def test_components_that_do_not_fit_each_other_are_warned_of(
 def test_pooled_data_leaves_nothing_to_share(tiny_recipe_file: Path) -> None:
     facts = explanation(load_recipe(tiny_recipe_file, method="central+cdpa"))
     assert (facts["shared"], facts["shared_bytes"], facts["prototypes"]) == ([], 0, [])
+
+
+def test_what_comes_back_and_what_the_server_sets_is_said(
+    tiny_recipe_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = explanation(load_recipe(tiny_recipe_file, method="pathfl"))
+    assert list(facts["comes_back"]) == ["cse"]
+    assert [name.rsplit(".", 1)[1] for name in facts["statistics"]] == ["count", "deviation", "mean"]
+    print_explanation(facts)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "beside the weights, from cse: the last style of every site" in shown
+    assert "and 3 buffers that the server sets" in shown
+    plain = explanation(load_recipe(tiny_recipe_file, method="fedavg"))
+    assert (plain["comes_back"], plain["statistics"]) == ({}, [])

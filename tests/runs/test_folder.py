@@ -18,9 +18,15 @@ from support import tiny_recipe
 
 
 def test_a_folder_belongs_to_one_run(tmp_path: Path) -> None:
-    _saved(tmp_path)
+    recipe = load_recipe(_saved(tmp_path))
     with pytest.raises(PolyclinicError, match="already holds a run; go on with --resume or choose another"):
-        RunFolder(tmp_path / "run").open(tiny_recipe(), resume=False)
+        RunFolder(tmp_path / "run").open(recipe, resume=False)
+
+
+def test_the_run_of_another_recipe_cannot_be_resumed(tmp_path: Path) -> None:
+    recipe = load_recipe(_saved(tmp_path))
+    with pytest.raises(PolyclinicError, match=r"holds a run of another recipe \(seed differs\); choose another folder"):
+        RunFolder(tmp_path / "run").open(recipe.model_copy(update={"seed": 3}), resume=False)
 
 
 def test_resuming_with_other_settings_names_every_key(tmp_path: Path) -> None:

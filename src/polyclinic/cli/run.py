@@ -34,7 +34,10 @@ def run(
     require_federation(loaded, recipe)
     from polyclinic.report.tables import print_run
     from polyclinic.runs.execute import run as execute
+    from polyclinic.runs.folder import RunFolder
 
+    if resume and out is not None and not RunFolder(out).started():
+        typer.echo(f"{out}: holds no finished round to resume from, so training starts with the first.", err=True)
     with ScreenObserver(loaded.method) as screen:
         try:
             result = execute(loaded, out=out, resume=resume, observer=screen)

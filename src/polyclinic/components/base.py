@@ -91,6 +91,8 @@ class Component:
     paper: ClassVar[str] = ""
     equations: ClassVar[tuple[str, ...]] = ()
     Settings: ClassVar[type[BaseModel]] = ComponentSettings
+    comes_back: ClassVar[str] = ""
+    """What every site receives of the others beside weights, in words, if ``combine`` broadcasts anything."""
     strength: ClassVar[str | None] = None
     """The setting whose zero switches the component off, if there is one."""
     aggregates: ClassVar[bool] = False

@@ -90,6 +90,8 @@ class Bench:
                 f"network.name = pretrained expects intensities from 0 to 1, and data.intensity is "
                 f"{self.recipe.data.intensity}; use full-range, zero-one or percentile."
             )
+        if self.recipe.network.weights == "random":
+            found.append("network.weights = random: the frozen encoder is untrained; give its safetensors file.")
         declared = self.declared()
         for component in self.components:
             served = {name for name in self.network.state_dict() if component.sets(name)}

@@ -79,7 +79,8 @@ def _with_settings(method: Method, settings: dict[str, Any]) -> Method:
         if len(owners) > 1:
             having = " and ".join(parts[i].component for i in owners)
             raise PolyclinicError(
-                f"{method.name}({key}=...): '{key}' belongs to {having}; write +component({key}=...) instead."
+                f"{method.name}({key}=...): '{key}' belongs to {having}; "
+                f"write {method.name}+{parts[owners[0]].component}({key}=...) instead."
             )
         if not owners:
             known = sorted({k for p in parts for k in find_component(p.component).Settings.model_fields})

@@ -49,6 +49,8 @@ def explanation(recipe: Recipe) -> dict[str, Any]:
         "shared": shared,
         "shared_bytes": sum(row["bytes"] or 0 for row in shared),
         "prototypes": [row["prototypes"] for row in shared if row["prototypes"] is not None],
+        "comes_back": {} if pooled else {c.name: c.comes_back for c in bench.components if c.comes_back},
+        "statistics": sorted(n for n in weights if any(c.sets(n) for c in bench.components)),
         "kept": sorted(bench.kept),
         "kept_bytes": tensor_bytes(bench.kept_weights()),
         "warnings": bench.warnings(),
@@ -115,7 +117,9 @@ def print_explanation(facts: dict[str, Any]) -> None:
 def _print_tensors(console: Console, facts: dict[str, Any]) -> None:
     table = Table("what", "tensors", "size", show_edge=False)
     if not facts["images_leave"]:
-        table.add_row("trained weights", str(len(facts["weights"])), readable_bytes(facts["weights_bytes"]))
+        served = len(facts["statistics"])
+        what = f"trained weights, and {served} buffers that the server sets" if served else "trained weights"
+        table.add_row(what, str(len(facts["weights"])), readable_bytes(facts["weights_bytes"]))
         for row in facts["shared"]:
             shape = "x".join(map(str, row["shape"])) or "1 number"
             size = "known at run time" if row["bytes_at_most"] is None else readable_bytes(row["bytes_at_most"])
@@ -126,6 +130,8 @@ def _print_tensors(console: Console, facts: dict[str, Any]) -> None:
             known = all(isinstance(count, int) for count in facts["prototypes"])
             number = f"at most {sum(facts['prototypes'])}" if known else "a number known at run time"
             console.print(f"  Prototypes uploaded in a round: {number}.")
+        for component, text in facts["comes_back"].items():
+            console.print(f"  Comes back to every site beside the weights, from {component}: {text}.", markup=False)
         console.print(f"  Plain numbers: {facts['plain_data']}.")
         console.print("  All names: polyclinic explain ... --json")
     if facts["kept"]:

@@ -66,13 +66,12 @@ class RunFolder:
         """Start a run here, or go on with one, without the files that a kill cut short; refuse to mix two runs."""
         for abandoned in self.path.rglob(".*.part"):
             abandoned.unlink(missing_ok=True)
-        if self.recipe_file.exists() and self._started():
-            if not resume:
-                raise PolyclinicError(
-                    f"{self.path}: already holds a run; go on with --resume or choose another folder with --out."
-                )
+        if self.recipe_file.exists() and self.started():
             before = load_recipe(self.recipe_file)
             changed = [key for key in changed_keys(before, recipe) if not key.startswith(("tracking.", "data.cache"))]
+            if not resume:
+                other = f" of another recipe ({changed[0]} differs); " if changed else "; go on with --resume or "
+                raise PolyclinicError(f"{self.path}: already holds a run{other}choose another folder with --out.")
             if changed:
                 raise PolyclinicError(
                     f"{self.recipe_file}: differs from the recipe to resume in {', '.join(changed)}; "
@@ -86,14 +85,14 @@ class RunFolder:
     def keep(self, name: str, text: str) -> None:
         """Write what must not change while a run lasts; a resumed or finished run must find what it started with."""
         path = self.path / name
-        if self._started() and path.exists() and path.read_text(encoding="utf-8") != text:
+        if self.started() and path.exists() and path.read_text(encoding="utf-8") != text:
             raise PolyclinicError(
                 f"{path}: the federation's images, cases, labels or classes have changed since this run started; "
                 "restore them, or start a new run in another folder with --out."
             )
         write_text(path, text)
 
-    def _started(self) -> bool:
+    def started(self) -> bool:
         """Whether a round was ever finished here; before that there is nothing to lose."""
         return any(self.path.glob("checkpoints/*/server.safetensors"))
 

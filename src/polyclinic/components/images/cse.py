@@ -68,6 +68,8 @@ class Cse(Component):
         "PathFL eq. 9: x_hybrid = M x + (1 - M) x_style, M = 1 on one half of the image",
     )
 
+    comes_back = "the last style of every site, with a number that stands for the site's name"
+
     class Settings(ComponentSettings):
         """The paper's scalars and every image by default."""
 

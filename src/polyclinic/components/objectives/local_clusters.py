@@ -57,6 +57,7 @@ class LocalClusters(Component):
 
     name = "local_clusters"
     level = "objective"
+    comes_back = "prototypes clustered over all sites, without their names"
     paper = "Wang et al., NeurIPS 2024"
     equations = (
         "FedPLVM eq. 3: P_m^c = FINCH of the samples of class c at site m",

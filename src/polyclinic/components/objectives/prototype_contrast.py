@@ -95,6 +95,7 @@ class PrototypeContrast(Component):
 
     name = "prototype_contrast"
     level = "objective"
+    comes_back = "the prototypes of every site, with a number that stands for the site's name"
     paper = "Zhou, Zheng, MICCAI 2023 (re-implementation from the abstract)"
     equations = ("our form: intra_weight * InfoNCE(z; own prototypes) + inter_weight * InfoNCE(z; the others')",)
 

@@ -47,6 +47,7 @@ class PrototypeComponent(Component):
     """Collects class means, shares them, and aligns pixels with the global prototypes that come back."""
 
     level = "objective"
+    comes_back = "prototypes made of those of all sites, without their names"
     weight_setting: ClassVar[str] = "weight"
 
     # ---- what a subclass says ------------------------------------------------------------------------------------

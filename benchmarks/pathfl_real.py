@@ -12,7 +12,7 @@ from real_tables import Table, report
 ABLATION = (
     "fedavg", "pathfl-afa-ssa", "pathfl-cse-ssa", "pathfl-cse-afa", "pathfl-ssa", "pathfl-afa", "pathfl-cse", "pathfl",
 )  # fmt: skip
-FAMILY = ("pathfl+cse(statistics=channel)", "fedprox", "fedbn", "harmofl", "histofl", "fedfa", "fedheal")
+FAMILY = ("fedbn", "histofl", "fedfa", "fedheal")
 TABLES = (
     Table("pathfl_nuclei", "Nuclei in seven sets of four kinds, 287 training images of 64x64", (*ABLATION, *FAMILY)),
 )

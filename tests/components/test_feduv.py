@@ -62,7 +62,11 @@ def test_variance_is_the_hinge_of_the_deviations(count: int, classes: int, scale
     logits = (scale * torch.randn(count, classes, generator=generator, dtype=torch.float64)).requires_grad_()
     ours, wanted = variance_term(logits), naive_variance(logits)
     torch.testing.assert_close(ours, wanted)
-    torch.testing.assert_close(*gradients(ours, wanted, of=logits))
+    own, naive = gradients(ours, wanted, of=logits)
+    assert own.isfinite().all()
+    # Equal shares, as saturated logits give, have no naive gradient: that of a root at 0.
+    if naive.isfinite().all():
+        torch.testing.assert_close(own, naive)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 4, 10])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from polyclinic.data.imageset import ImageSet, Sample
 from polyclinic.data.sitedata import SiteData, pool
 from polyclinic.engines.inprocess import InProcess
 from polyclinic.federation.bench import Bench, build_bench
+from polyclinic.federation.messages import Broadcast, Failure, Update
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
@@ -214,3 +215,17 @@ def call(*arguments: object) -> Called:
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
     return Called(code, out.getvalue(), err.getvalue())
+
+
+class Keeping(InProcess):
+    """Keeps every update."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.updates: list[Update] = []
+
+    def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
+        for answer in super().train(broadcast, sites):
+            assert isinstance(answer, Update), answer
+            self.updates.append(answer)
+            yield answer

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,10 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyclinic.components.features.statistics_augmentation import StatisticsAugmentation
-from polyclinic.engines.inprocess import InProcess
 from polyclinic.federation.bench import Bench, build_bench
-from polyclinic.federation.messages import Broadcast, Failure, Update
-from support import Interrupted, Keeper, Killer, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
+from polyclinic.federation.messages import Broadcast, Update
+from support import (
+    Interrupted,
+    Keeper,
+    Keeping,
+    Killer,
+    assert_same,
+    final_tensors,
+    tiny_recipe,
+    tiny_server,
+    tiny_task,
+)
 
 STATISTICS = ("mean", "deviation")
 
@@ -285,20 +293,6 @@ def test_a_network_without_poolings_has_its_layers_at_the_taps_and_trains(name: 
 
 
 # ---- the server -------------------------------------------------------------------------------------------------
-
-
-class Keeping(InProcess):
-    """Keeps every update."""
-
-    def __init__(self, *arguments: object) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
-        self.updates: list[Update] = []
-
-    def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
-        for answer in super().train(broadcast, sites):
-            assert isinstance(answer, Update), answer
-            self.updates.append(answer)
-            yield answer
 
 
 def prefixes_of(bench: Bench) -> list[str]:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -8,25 +7,10 @@ import torch
 
 from polyclinic.components.aggregation.weight_noise import WeightNoise, noisy_names
 from polyclinic.components.base import Context
-from polyclinic.engines.inprocess import InProcess
 from polyclinic.federation.bench import Bench, build_bench
-from polyclinic.federation.messages import Broadcast, Failure, Update
+from polyclinic.federation.messages import Update
 from polyclinic.seeds import generator_for
-from support import Keeper, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
-
-
-class Keeping(InProcess):
-    """Keeps every update."""
-
-    def __init__(self, *arguments: object) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
-        self.updates: list[Update] = []
-
-    def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
-        for answer in super().train(broadcast, sites):
-            assert isinstance(answer, Update), answer
-            self.updates.append(answer)
-            yield answer
+from support import Keeper, Keeping, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
 
 
 def round_of(method: str, folder: Path, dims: int = 2, **sections: dict[str, object]):  # type: ignore[no-untyped-def]

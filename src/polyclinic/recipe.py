@@ -27,6 +27,11 @@ class DataSettings(Section):
     sites: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         None, description="use these sites of the federation alone; all by default"
     )
+    labelled: Annotated[int, Field(ge=1, strict=True)] | Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="labelled training images (or slices) of each site: a number, or a share below 1; other labels of "
+        "training images are never read",
+    )
     size: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=3)] | Literal["auto"] = (
         Field(
             "auto",

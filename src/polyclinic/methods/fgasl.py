@@ -5,7 +5,7 @@ from polyclinic.methods.registry import Method, part, register
 register(
     Method(
         name="fgasl",
-        summary="Few labels, unseen sites: gap-aware weights, two teachers' pseudo labels, perturbation-proof features.",
+        summary="For few labels and unseen sites: gap-aware weights, two teachers' pseudo labels, robust features.",
         paper="FedSemiDG: Domain Generalized Federated Semi-Supervised Medical Image Segmentation, "
         "Medical Image Analysis",
         year=2025,

@@ -17,7 +17,7 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 
 def divergence(first: Tensor, second: Tensor) -> Tensor:
-    """``KL(first || second)`` summed over everything, in double precision; probabilities clipped to [1e-8, 1 - 1e-8]."""
+    """``KL(first || second)`` summed over everything, in double precision; clipped to [1e-8, 1 - 1e-8] before."""
     p, q = (values.double().clamp(EPS, 1 - EPS) for values in (first, second))
     return (p * (p.log() - q.log())).sum()
 

@@ -25,7 +25,8 @@ def follow(teacher: SegmentationNetwork, student: SegmentationNetwork, keep: flo
 @torch.no_grad()
 def probabilities(network: SegmentationNetwork, images: Tensor) -> Tensor:
     """Softmax ``(batch, class, *spatial)`` in float32 of a network that is in eval mode."""
-    return network(images).float().softmax(1)
+    found: Tensor = network(images).float().softmax(1)
+    return found
 
 
 class Remembered:

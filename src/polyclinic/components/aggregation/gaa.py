@@ -6,12 +6,14 @@ With ``p_g`` the probabilities of the received model and ``p_k`` those of site k
 (4) ``G_k = KL(p_g || p_k)``                                       mean over images, pixels and classes
 (5) ``a_k <- a_k + d_r (G_k - mean G) / max_j (G_j - mean G)``,  ``d_r = d (1 - r / R)``
 
-then weights are clipped to [0, 1] and divided by their sum; the first round has ``a_k = 1 / K``, and an update acts from
-the next round on. The released code does not centre the gaps: ``a_k + d_r G_k / max_j |G_j|`` (``rule = "official"``).
+then weights are clipped to [0, 1] and divided by their sum; the first round has ``a_k = 1 / K``, and an update acts
+from the next round on. The released code does not centre the gaps: ``a_k + d_r G_k / max_j |G_j|``
+(``rule = "official"``).
 
-Departures: the paper gives no ``d``; the released one is 0.05 for three sites times 1/3, here ``0.05 / K``. Where all gaps
-are equal (one site among them) weights stay. A gap that is not finite counts as the mean of the others, with a warning.
-A site that is absent keeps its weight, and those that answer share the round among them. Weights all at 0 become equal.
+Departures: the paper gives no ``d``; the released one is 0.05 times 1/3 for three sites, here ``0.05 / K``. Where all
+gaps are equal (one site among them) weights stay. A gap that is not finite counts as the mean of the others, with a
+warning. A site that is absent keeps its weight, and those that answer share the round among them. Weights all at 0
+become equal.
 """
 
 from __future__ import annotations

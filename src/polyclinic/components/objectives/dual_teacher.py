@@ -8,11 +8,13 @@ static teacher is the received model, the dynamic one a moving average of the tr
 (8) ``T_lb = delta-quantile of the entropy of labelled pixels``, ``T_un <- pi_2 T_un + (1 - pi_2) T_lb``
 (9) ``l_u = Dice + CE`` of the strong view on pixels with ``(H(p_s) + H(p_d)) / 2 <= T_un``
 
-``delta`` rises from ``delta_start`` to ``delta_end`` over all steps of the run. ``T_un`` starts at 0 and stays at the site.
+``delta`` rises from ``delta_start`` to ``delta_end`` over all steps of the run. ``T_un`` starts at 0 and stays at the
+site.
 
-Departures, with the released code: the mask is by pixel (eq. 8 reads like one by image); cross-entropy is divided by all
-pixels, not by those kept; buffers of the dynamic teacher are copied, not averaged. The released code's masked Dice has a
-fault in the library it uses; ours is masked after the softmax. A batch without labelled images leaves ``T_un`` as it is.
+Departures, with the released code: the mask is by pixel (eq. 8 reads like one by image); cross-entropy is divided by
+all pixels, not by those kept; buffers of the dynamic teacher are copied, not averaged. The released code's masked Dice
+has a fault in the library it uses; ours is masked after the softmax. A batch without labelled images leaves ``T_un`` as
+it is.
 """
 
 from __future__ import annotations
@@ -100,12 +102,13 @@ class DualTeacher(Component):
     @torch.no_grad()
     def _look(self, step: Step) -> tuple[Tensor, Tensor]:
         """Pseudo labels and uncertainty ``(unlabelled, *spatial)`` from the weak view."""
-        assert step.weak is not None and step.unlabelled_indices is not None
-        if self._remembered is not None:
-            static = self._remembered(step.unlabelled_indices, step.weak)
+        weak, rows = step.weak, step.unlabelled_indices
+        assert weak is not None
+        if self._remembered is None or rows is None:
+            static = probabilities(self._static, weak)
         else:
-            static = probabilities(self._static, step.weak)
-        dynamic = probabilities(self._dynamic, step.weak)
+            static = self._remembered(rows, weak)
+        dynamic = probabilities(self._dynamic, weak)
         return (static + dynamic).argmax(1), (entropy(static) + entropy(dynamic)) / 2
 
     def after_step(self, step: Step) -> None:

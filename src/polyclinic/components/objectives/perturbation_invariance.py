@@ -1,16 +1,16 @@
 """FGASL's perturbation-invariant alignment (PIA).
 
-Paper: *FedSemiDG: Domain Generalized Federated Semi-Supervised Medical Image Segmentation*, Medical Image Analysis. ``E``
-is the encoder's pyramid, ``D`` the finest map of the decoder, ``delta`` a perturbation of features:
+Paper: *FedSemiDG: Domain Generalized Federated Semi-Supervised Medical Image Segmentation*, Medical Image Analysis.
+``E`` is the encoder's pyramid, ``D`` the finest map of the decoder, ``delta`` a perturbation of features:
 
 (10) ``l_p = mean (D(E(x)) - D(delta(E(x))))^2``    over labelled images and the strong view of unlabelled ones
 
-``delta`` drops channels of every level (Dropout2d), multiplies by ``1 + U(-range, range)``, or is the direction in which
-the decoder's map changes most (virtual adversarial training, VAT; Miyato et al. 2019).
+``delta`` drops channels of every level (Dropout2d), multiplies by ``1 + U(-range, range)``, or is the direction in
+which the decoder's map changes most (virtual adversarial training, VAT; Miyato et al. 2019).
 
 Departures, with the released code: eq. 10 prints the perturbation inside ``E``, the text and the code perturb features;
-all encoder outputs are perturbed, skips included; gradients flow through both sides (``stop_gradient`` for the clean one
-not to). The perturbed pass leaves running statistics alone; in the released code it moves them.
+all encoder outputs are perturbed, skips included; gradients flow through both sides (``stop_gradient`` for the clean
+one not to). The perturbed pass leaves running statistics alone; in the released code it moves them.
 """
 
 from __future__ import annotations

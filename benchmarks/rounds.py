@@ -10,10 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import torch
-
 from polyclinic.data.federation import Task
-from polyclinic.data.imageset import ImageSet, Sample
 from polyclinic.data.sitedata import SiteData
 from polyclinic.engines.inprocess import InProcess
 from polyclinic.federation.bench import build_bench
@@ -22,26 +19,21 @@ from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
 from polyclinic.federation.store import SiteStore, StateMemory
 from polyclinic.recipe_files import make_recipe
-from polyclinic.seeds import generator_for
+from polyclinic.report.rehearsal import noise
 
 TASK = Task(("background", "nucleus"), 3, 2)
 
 
 @dataclass(frozen=True)
 class Federation:
-    """Sites of RGB images of noise; what is bright is nucleus."""
+    """Sites of RGB images of noise."""
 
     sites: int
     images: int
     size: int
 
     def site(self, name: str) -> SiteData:
-        count = self.images
-        pixels = torch.rand(count, 3, self.size, self.size, generator=generator_for(0, name))
-        samples = [Sample(name, str(i), str(i), None, None, None) for i in range(count)]
-        whole = ImageSet(pixels, (pixels.mean(1) > 0.6).byte(), torch.ones(count, dtype=torch.bool), samples)
-        none = torch.empty(0, dtype=torch.long)
-        return SiteData(name, whole, {"train": torch.arange(count), "val": none, "test": none})
+        return noise(name, self.images, False, TASK, (self.size, self.size))
 
 
 @dataclass

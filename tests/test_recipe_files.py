@@ -82,6 +82,44 @@ def test_a_wrong_recipe_gets_one_sentence(tmp_path: Path, text: str, words: list
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("data.sites=north", "data.sites = 'north' is not possible: it must be a list, such as [north]."),
+        ("data.sites=[north, south, north]", "data.sites: 'north' is there twice; name each site once."),
+        ("data.sites=[]", "data.sites = [] is not possible: it must be a list of at least 1 value."),
+        ("data.sites=[1]", "data.sites: 1 is not possible: it must be text (in quotes"),
+        ("data.size=[64]", "data.size = [64] is not possible: it must be a list of at least 2 values, or 'auto'."),
+        ("data.patch=[0,8]", "data.patch: 0 is not possible: it must be greater than or equal to 1."),
+        ("training.lr=inf", "training.lr = inf is not possible: it must be a finite number."),
+        ("training.lr=high", "training.lr = 'high' is not possible: it must be a number."),
+        ("training.betas=[0.9]", "training.betas = [0.9] is not possible: it must be a longer list."),
+        ("data.memory_limit_mb=nan", "data.memory_limit_mb = nan is not possible: it must be a finite number."),
+        ("network.sha256=x", "network.sha256 = 'x' is not possible: it must be text that matches ^[0-9a-f]{64}$."),
+    ],
+)
+def test_a_wrong_type_is_said_in_our_own_words(tmp_path: Path, override: str, words: str) -> None:
+    with pytest.raises(PolyclinicError) as caught:
+        load_recipe(write(tmp_path, 'federation = "demo:nuclei"'), [override])
+    assert words in str(caught.value)
+    assert "nput should" not in str(caught.value)
+
+
+def test_two_wrong_keys_are_not_mixed_up(tmp_path: Path) -> None:
+    path = write(tmp_path, 'federation = "x"\n[training]\nlr = "x"\nmomentum = "x"\nloss = "x"')
+    with pytest.raises(PolyclinicError, match=r"training\.(lr|loss) = 'x' is not possible") as caught:
+        load_recipe(path)
+    assert ("'dice-ce'" in str(caught.value)) != ("a number" in str(caught.value))
+
+
+def test_lists_of_overrides_take_bare_words(tmp_path: Path) -> None:
+    path = write(tmp_path, 'federation = "demo:nuclei"')
+    for text in ("[north, south-2]", '["north", south-2]', '["north", "south-2"]', "[north,south-2,]"):
+        assert load_recipe(path, [f"data.sites={text}"]).data.sites == ("north", "south-2")
+    assert load_recipe(path, ['data.sites=["a, b", c]']).data.sites == ("a, b", "c")
+    assert load_recipe(path, ["data.size=[32, 48]"]).data.size == (32, 48)
+
+
 def test_overrides_reach_any_key_and_take_words_as_strings(tmp_path: Path) -> None:
     path = write(tmp_path, 'federation = "demo:nuclei"\n[training]\nrounds = 9')
     overrides = ["training.rounds=5", "network.norm=batch", "data.size=[32, 48]", "seed=7", "method=fedprox(mu=0.1)"]

@@ -21,6 +21,11 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    """Completion shows the names that are not imported yet, too."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import the public names on first use, so that ``polyclinic --help`` does not wait for torch."""
     if name not in _HOMES:

@@ -29,6 +29,11 @@ def keep_freed_memory() -> bool:
         return False
 
 
+def widest_float(device: torch.device) -> torch.dtype:
+    """Doubles for sums of many numbers, but on Apple's GPUs, which have none."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def prepare_process(threads: int) -> None:
     """One deliberate number of threads, memory that stays, and cuDNN's repeatable algorithms."""
     torch.set_num_threads(threads)

@@ -16,9 +16,9 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class Section(BaseModel):
-    """A table of the recipe: frozen, and strict about unknown keys."""
+    """A table of the recipe: frozen, strict about unknown keys, numbers finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class DataSettings(Section):
@@ -44,8 +44,9 @@ class DataSettings(Section):
     )
     orientation: str | None = Field(None, description="axis codes such as RAS, for volumes whose files know them")
     spacing: tuple[Positive, ...] | None = Field(None, description="resample to this spacing in mm first")
-    intensity: Literal["zero-one", "z-score", "percentile", "none"] = Field(
-        "zero-one", description="per image and channel"
+    intensity: Literal["zero-one", "full-range", "z-score", "percentile", "none"] = Field(
+        "zero-one",
+        description="per image and channel; full-range: bytes (or 16 bits) to 0-1, which keeps colour and brightness",
     )
     percentiles: tuple[float, float] = Field(
         (1.0, 99.0), description="the clip of intensity = percentile, scaled to 0-1"
@@ -62,6 +63,14 @@ class DataSettings(Section):
     )
     memory_limit_mb: float = Field(4096, ge=0, description="prepared tensors of a site above this are memory-mapped")
     cache: str | None = Field(None, description="folder of that cache; default: polyclinic's cache folder")
+
+    @field_validator("sites")
+    @classmethod
+    def _once(cls, sites: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        doubled = [site for site in sites or () if (sites or ()).count(site) > 1]
+        if doubled:
+            raise ValueError(f"'{doubled[0]}' is there twice; name each site once")
+        return sites
 
     @model_validator(mode="after")
     def _split_sums_to_one(self) -> DataSettings:
@@ -176,6 +185,13 @@ class NetworkSettings(Section):
     def _heads_divide(self) -> NetworkSettings:
         if self.embedding % self.heads:
             raise ValueError(f"embedding = {self.embedding} must be a multiple of heads = {self.heads}")
+        return self
+
+    @model_validator(mode="after")
+    def _encoder_is_asked_for(self) -> NetworkSettings:
+        """A forgotten name would train a U-Net in silence."""
+        if self.name in ("unet", "vit") and (self.model or self.weights):
+            raise ValueError(f"model and weights need name = 'pretrained', not '{self.name}'; change one of them")
         return self
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,9 @@ from pydantic import BaseModel, ValidationError
 
 from polyclinic.errors import PolyclinicError, suggestion
 from polyclinic.recipe import Recipe
+from polyclinic.wording import first_finding
+
+_COMMA = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)""")  # outside of quotes
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -44,7 +48,25 @@ def load_recipe(source: str | Path, overrides: Iterable[str] = (), **replace: An
         _override(table, text)
     table |= {key: value for key, value in replace.items() if value is not None}
     origin = f"{path} with --set {' --set '.join(overrides)}" if overrides else str(path)
-    return _with_paths(make_recipe(table, origin), path.resolve().parent)
+    beside = path.resolve().parent
+    network = table.get("network")
+    if isinstance(network, dict) and isinstance(weights := network.get("weights"), str):
+        # Before the check, which takes the file's hash.
+        table["network"] = {**network, "weights": str(beside / weights)} if (beside / weights).is_file() else network
+    return _with_paths(make_recipe(table, origin), beside)
+
+
+def require_federation(recipe: Recipe, source: str | Path) -> None:
+    """Stop where a shipped recipe waits for data that the user must bring, and name the one that needs none."""
+    shipped = shipped_recipes()
+    if str(source) not in shipped or recipe.federation.startswith("demo:") or Path(recipe.federation).is_dir():
+        return
+    small = f"{source}-small"
+    other = f", or take the recipe {small}, which needs none" if small in shipped else ""
+    raise PolyclinicError(
+        f"{recipe.federation}: no such folder; {source} needs images of yours, so give the folder that holds one "
+        f"folder for each site with --set federation=FOLDER{other}."
+    )
 
 
 def make_recipe(table: Mapping[str, Any], origin: str = "recipe") -> Recipe:
@@ -98,11 +120,14 @@ def _override(table: dict[str, Any], text: str) -> None:
 
 
 def parse_value(text: str) -> Any:
-    """A TOML value; anything that is not one is taken as a string."""
+    """A TOML value; anything that is not one is taken as a string, inside a list too (``[north, south]``)."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return text
+        inner = text[1:-1]
+        if (text[:1], text[-1:]) != ("[", "]") or "[" in inner or "]" in inner:
+            return text
+        return [parse_value(piece.strip()) for piece in _COMMA.split(inner) if piece.strip()]
 
 
 def _refuse_unknown(table: Mapping[str, Any], model: type[BaseModel], origin: str, prefix: str = "") -> None:
@@ -118,16 +143,15 @@ def _refuse_unknown(table: Mapping[str, Any], model: type[BaseModel], origin: st
 
 def _sentence(error: ValidationError) -> str:
     """The first problem of a validation, in words."""
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"] if part in Recipe.model_fields or _is_key(part)) or "recipe"
-    if first["type"] == "missing":
+    found = first_finding(error, depth=2)
+    key = ".".join(str(part) for part in found.place if part in Recipe.model_fields or _is_key(part)) or "recipe"
+    if found.kind == "missing":
         return f"'{key}' is missing; write {key} = ... (a folder, or demo:nuclei for an embedded federation)."
-    if first["type"] in ("model_type", "dict_type"):
-        return f"{key} = {first['input']!r} is not possible: it is a table; write [{key}] and its keys below."
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "value_error":
-        return f"{key}: {message}."
-    return f"{key} = {first['input']!r} is not possible: {message[0].lower()}{message[1:]}."
+    if found.kind in ("model_type", "dict_type"):
+        return f"{key} = {found.value!r} is not possible: it is a table; write [{key}] and its keys below."
+    if found.kind == "value_error":
+        return f"{key}: {found.words}."
+    return f"{found.about(key)} is not possible: {found.words}."
 
 
 def _is_key(part: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,3 +21,8 @@ def generator_for(seed: int, *purpose: str | int) -> torch.Generator:
     import torch
 
     return torch.Generator().manual_seed(seed_for(seed, *purpose))
+
+
+def owner_number(site: str) -> int:
+    """A number that stands for a site's name in a tensor, the same in every process."""
+    return zlib.crc32(site.encode())

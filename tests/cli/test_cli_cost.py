@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from polyclinic.cli.cost import _short, _time
+from polyclinic.cli.cost import _column, _short
 from support import call
+
+# The tiny recipe's U-Net: 3x3 convolutions before 10 norms, two transposed ones of 2x2, one of 1x1, all with biases.
+CHANNELS = 2 * (2 + 4 + 8) + 2 * (4 + 2)
+ENCODER = 9 * (1 * 2 + 2 * 2 + 2 * 4 + 4 * 4 + 4 * 8 + 8 * 8)
+DECODER = 4 * (8 * 4 + 4 * 2) + 9 * (8 * 4 + 4 * 4 + 4 * 2 + 2 * 2)
+PARAMETERS = ENCODER + DECODER + (CHANNELS + 4 + 2) + 2 * CHANNELS + (2 * 2 + 2)
+# Batch norms also send means and variances of 4 bytes and a count of 8 bytes each.
+BYTES = 4 * PARAMETERS + 2 * 4 * CHANNELS + 10 * 8
 
 
 @pytest.fixture(autouse=True)
@@ -17,17 +25,24 @@ def _width(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_table_fits_80_columns_and_says_what_its_numbers_are(tiny_recipe_file: Path) -> None:
-    wanted = "fedavg, fedplvm, fedcontrast, central, local, fedbcs(levels=[0,1])"
+    wanted = "fedavg, fedplvm, central, local, fedbcs(levels=[0,1])"
     done = call("cost", tiny_recipe_file, "--methods", wanted, "--repeats", "2")
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert max(map(len, lines)) <= 80
-    rows = {line.split()[0]: line.split()[1:] for line in lines[2:8]}
-    assert rows.keys() >= {"fedavg", "fedplvm", "fedcontrast", "central", "local"}
-    assert rows["fedavg"][-4:] == ["8.024", "kB", "8.024", "kB"]
-    assert rows["fedplvm"][-4:] == ["8.024", "kB+", "8.024", "kB+"]
+    assert [line.split() for line in lines[:3]] == [
+        ["FLOPs", "FLOPs", "params", "params", "time", "time", "bytes", "bytes"],
+        ["predict", "train", "all", "trained", "predict", "train", "up", "down"],
+        ["method", "k", "k", "k", "k", "ms", "ms", "kB", "kB"],
+    ]
+    rows = {line.split()[0]: line.split()[1:] for line in lines[3:8]}
+    assert rows.keys() >= {"fedavg", "fedplvm", "central", "local"}
+    assert (PARAMETERS, BYTES) == (1966, 8264)
+    assert rows["fedavg"][2:4] == ["1.966", "1.966"]
+    assert rows["fedavg"][-2:] == ["8.26", "8.26"]
+    assert rows["fedplvm"][-2:] == ["8.26+", "8.26+"]
     assert rows["central"][-2:] == ["images", "-"]
-    assert rows["local"][-4:] == ["0", "B", "0", "B"]
+    assert rows["local"][-2:] == ["0.00", "0.00"]
     text = " ".join(done.out.split())
     assert "fedbcs(levels=[0" in text, "brackets are no markup"
     for words in (
@@ -35,7 +50,8 @@ def test_the_table_fits_80_columns_and_says_what_its_numbers_are(tiny_recipe_fil
         "FLOPs: counted by torch, convolutions, matrix products and attention, 2 FLOPs for each multiplication",
         "Not counted: normalisation,",
         "Fourier transforms",
-        "time: measured here, median of 2 turns, batch of one, cpu, 1 thread.",
+        "time: for one image, measured here, median of 2 turns on cpu with 1 thread; "
+        "predict in a batch of 1, train in a batch of 2, without augmentation.",
         "bytes: of a site in a round, as declared;",
         "+ fedplvm: and what is only known at run time, local_clusters up (",
         "fedplvm: besides the steps a round has",
@@ -51,11 +67,12 @@ def test_the_recipes_own_method_and_all_data_as_json(tiny_recipe_file: Path) -> 
     (row,) = facts["methods"]
     assert row["method"] == "fedprox"
     assert facts["timed"] | {"torch": ""} == {
-        "what": "inference, batch of one", "device": "cpu", "threads": 1, "repeats": 1, "torch": "",
+        "inference": "batch of 1", "training": "batch of 2", "device": "cpu", "threads": 1, "repeats": 1, "torch": "",
     }  # fmt: skip
     assert (facts["federation"], facts["sites"], facts["network"], facts["batch_size"]) == ("tiny", 2, "unet", 2)
-    assert row["bytes"]["up"] == {"weights": 8024, "declared": 0, "run_time": {}, "measured": None}
-    assert row["seconds"]["median"] == row["seconds"]["all"][0] > 0
+    assert row["bytes"]["up"] == {"weights": BYTES, "declared": 0, "run_time": {}, "measured": None}
+    for kind in ("inference", "training"):
+        assert row["seconds"][kind]["median"] == row["seconds"][kind]["all"][0] > 0
     assert done.err.splitlines()[0] == "fedprox: counting two rounds on noise"
 
 
@@ -126,4 +143,11 @@ def test_short_numbers() -> None:
     assert {number: _short(number) for number in shown} == shown
     assert _short(3.2e15) == "3200. T"
     assert (_short(20, "B"), _short(7_776_264, "B")) == ("20 B", "7.776 MB")
-    assert (_time(0.0123456), _time(2.5)) == ("12.35 ms", "2.500 s")
+
+
+def test_a_column_has_one_unit() -> None:
+    assert _column("bytes up", [7_776_264, 7_781_234, 0]) == ("MB", ["7.776", "7.781", "0.000"])
+    assert _column("FLOPs train", [999_951]) == ("M", ["1.000"])
+    assert _column("params all", [123_456, 9]) == ("k", ["123.5", "0.0"])
+    assert _column("params all", [900, 9]) == ("", ["900", "9"])
+    assert _column("time train", [2.5, 0.0123456]) == ("ms", ["2500.00", "12.35"])

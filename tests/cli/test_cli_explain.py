@@ -48,3 +48,8 @@ def test_an_unknown_method_or_recipe_gets_a_sentence(tiny_recipe_file: Path) -> 
     assert done.code == 2
     assert done.err.startswith("error: 'fedprx' is not a method, did you mean 'fedprox'? Known: ")
     assert call("explain", "fedavg", "-r", "nowhere.toml").code == 2
+    done = call("explain", "fsr", "-r", tiny_recipe_file)
+    assert (done.code, done.err) == (
+        2,
+        "error: 'fsr' is a component, not a method; add it to one, such as fedavg+fsr.\n",
+    )

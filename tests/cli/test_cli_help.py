@@ -63,6 +63,11 @@ def test_the_first_page_names_every_command() -> None:
         assert f" {command.split()[0]} " in done.out
 
 
+def test_completion_knows_what_is_imported_on_first_use() -> None:
+    assert set(polyclinic.__all__) <= set(dir(polyclinic))
+    assert "__doc__" in dir(polyclinic)
+
+
 def test_no_arguments_show_the_help_and_version_is_the_version() -> None:
     assert "Usage: polyclinic" in call().out
     assert call("--version").out == f"polyclinic {polyclinic.__version__}\n"

@@ -15,6 +15,7 @@ def test_every_method_and_component_is_listed_and_nothing_is_cut_off(monkeypatch
     assert done.code == 0
     assert max(map(len, done.out.splitlines())) <= 80
     assert "…" not in done.out
+    assert all(line.rstrip().endswith("│") for line in done.out.splitlines() if line.startswith("│"))
     first = [line.split("│")[1].strip() for line in done.out.splitlines() if line.startswith("│")]
     assert set(methods()) | set(components()) == set(filter(None, first))
     assert "weighted_mean(weighting=uniform)" in done.out.replace("\n", "")

@@ -2,10 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
+import polyclinic
+from polyclinic.federation.observer import Observer
 from support import call
 
 Finished = Callable[..., Path]
@@ -30,6 +34,25 @@ def test_the_model_can_be_chosen(finished: Finished, tiny_federation: Path, tmp_
         assert call("predict", run, tiny_federation / "north", "-o", tmp_path / model, "--model", model).code == 0
         masks[model] = [path.read_bytes() for path in sorted((tmp_path / model).iterdir())]
     assert masks["best"] != masks["last"]
+
+
+def test_an_unfinished_training_is_warned_of(tiny_recipe_file: Path, tiny_federation: Path, tmp_path: Path) -> None:
+    class AfterTwo(Observer):
+        def on_round(self, event: dict[str, Any]) -> None:
+            if event["round"] == 2:
+                raise KeyboardInterrupt
+
+    out, images = tmp_path / "run", tiny_federation / "south"
+    with pytest.raises(KeyboardInterrupt):
+        polyclinic.run(tiny_recipe_file, out=out, observer=AfterTwo())
+    done = call("predict", out, images, "-o", tmp_path / "masks")
+    assert done.code == 0
+    assert done.err == (
+        f"warning: {out}: this training is not finished, 2 of 3 rounds are done; "
+        "go on with --resume for the final model.\n"
+    )
+    polyclinic.run(tiny_recipe_file, out=out, resume=True)
+    assert call("predict", out, images, "-o", tmp_path / "masks").err == ""
 
 
 def test_wrong_calls_get_a_sentence(finished: Finished, tiny_federation: Path, tmp_path: Path) -> None:

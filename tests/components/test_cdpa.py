@@ -269,10 +269,21 @@ def test_ablations_of_table_2_by_expression() -> None:
     assert names("fedbcs-cdpa-fsr") == names("fedavg")
 
 
-@pytest.mark.parametrize("settings", ["levels=[0]", "levels=[0,7]", "levels=[]"])
-def test_levels_that_the_network_lacks_get_a_sentence(settings: str) -> None:
-    with pytest.raises(PolyclinicError, match=r"encoder levels are needed; raise network.depth"):
-        build_bench(tiny_recipe(f"fedbcs({settings})"), tiny_task())
+@pytest.mark.parametrize(
+    ("settings", "depth", "words"),
+    [
+        ("levels=[0]", 2, "cdpa(levels=[0]): two levels or more are needed; choose among 0 to 1."),
+        ("levels=[]", 2, "cdpa(levels=[]): two levels or more are needed"),
+        ("levels=[0,9]", 2, "cdpa(levels=[0, 9]): the network has no encoder level 9, its levels are 0 to 1;"),
+        ("levels=[0,-1]", 2, "no encoder level -1"),
+        ("levels=[0,1,0]", 2, "cdpa(levels=[0, 1, 0]): level 0 is there twice; name each level once."),
+        ("tau=0.4", 1, "cdpa: two encoder levels or more are needed and this network has 1; raise network.depth"),
+    ],
+)
+def test_levels_that_the_network_lacks_get_a_sentence(settings: str, depth: int, words: str) -> None:
+    with pytest.raises(PolyclinicError) as caught:
+        build_bench(tiny_recipe(f"fedbcs({settings})", network={"depth": depth}), tiny_task())
+    assert words in str(caught.value)
 
 
 def test_papers_network_with_the_released_fusion_has_its_parameters() -> None:

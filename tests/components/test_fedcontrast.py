@@ -21,7 +21,6 @@ from polyclinic.components.objectives.prototype_contrast import (
     Reservoir,
     draw_pixels,
     kmeans,
-    owner_number,
 )
 from polyclinic.components.step import Step
 from polyclinic.data.federation import Task
@@ -32,6 +31,7 @@ from polyclinic.federation.messages import Broadcast, Failure, Update, load_mess
 from polyclinic.networks import build_network
 from polyclinic.networks.base import Features
 from polyclinic.recipe import NetworkSettings
+from polyclinic.seeds import owner_number
 from support import Keeper, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_site
 
 CHANNELS, SEED = 5, 11

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -9,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyclinic.components.features.feature_augmentation import StatisticsAugmentation
+from polyclinic.components.features.statistics_augmentation import StatisticsAugmentation
 from polyclinic.engines.inprocess import InProcess
 from polyclinic.federation.bench import Bench, build_bench
 from polyclinic.federation.messages import Broadcast, Failure, Update
-from support import assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
+from support import Interrupted, Keeper, Killer, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
 
 STATISTICS = ("mean", "deviation")
 
@@ -265,16 +264,24 @@ def test_behind_the_pooling_the_first_layer_sees_the_pooled_map() -> None:
     assert torch.equal(seen[5], pyramid[2]), "at the bottleneck the layer comes last"
 
 
-def test_a_network_without_pooling_has_its_layers_at_the_taps() -> None:
-    bench = build_bench(tiny_recipe("fedavg"), tiny_task())
-    network = copy.deepcopy(bench.network)
-    network.stem, network.encoder = network.encoder, None  # type: ignore[assignment]
-    part = next(
-        c for c in build_bench(tiny_recipe("fedfa"), tiny_task()).components if c.name == "feature_augmentation"
-    )
-    part.install(network)
-    at = {tap for tap, modules in network.taps.items() if hasattr(modules, "feature_augmentation")}
-    assert at == {"encoder0", "encoder1", "bottleneck"}
+OTHERS = {
+    "vit": {"name": "vit", "embedding": 12, "heads": 2, "layers": 2, "mlp": 16, "patch": 4},
+    "pretrained": {"name": "pretrained", "model": "resnet18", "weights": "random", "norm": "group"},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_network_without_poolings_has_its_layers_at_the_taps_and_trains(name: str, tmp_path: Path) -> None:
+    recipe = tiny_recipe("fedfa(probability=1)", network=OTHERS[name], training={"rounds": 2, "local_epochs": 1})
+    server = tiny_server(tmp_path, recipe, observer=(keeper := Keeper()))
+    network = server.bench.network
+    wanted = {tap for tap in network.widths if tap.startswith("encoder") or tap == "bottleneck"}
+    assert {tap for tap, modules in network.taps.items() if hasattr(modules, "feature_augmentation")} == wanted
+    server.fit()
+    assert not keeper.refusals
+    variances = {n: t for n, t in server.state.weights.items() if n.endswith("_variance")}
+    assert len(variances) == 2 * len(wanted)
+    assert all(t.isfinite().all() and not torch.equal(t, torch.ones_like(t)) for t in variances.values())
 
 
 # ---- the server -------------------------------------------------------------------------------------------------
@@ -294,11 +301,10 @@ class Keeping(InProcess):
             yield answer
 
 
-def tap_names(bench: Bench) -> dict[str, str]:
-    """The prefix of every layer's buffers by tap, in the order of the network."""
+def prefixes_of(bench: Bench) -> list[str]:
+    """The prefix of every layer's buffers, from fine to coarse."""
     prefixes = [n for n, m in bench.network.named_modules() if isinstance(m, StatisticsAugmentation)]
-    width = {prefix: len(bench.network.get_submodule(prefix).mean) for prefix in prefixes}
-    return dict(zip(("encoder0", "encoder1", "bottleneck"), sorted(prefixes, key=lambda p: width[p]), strict=True))
+    return sorted(prefixes, key=lambda prefix: len(bench.network.get_submodule(prefix).mean))
 
 
 @pytest.mark.parametrize("variances", ["channel", "scalar"])
@@ -308,9 +314,9 @@ def test_the_variance_between_sites_reaches_the_layers(variances: str, policy: s
     server = tiny_server(tmp_path, tiny_recipe(method, policies={"buffers": policy}), engine=Keeping)
     server.round()
     updates: list[Update] = server.engine.updates  # type: ignore[attr-defined]
-    for tap, prefix in tap_names(server.bench).items():
+    for place, prefix in enumerate(prefixes_of(server.bench)):
         for key in STATISTICS:
-            rows = [u.shared["feature_augmentation"][f"{tap}.{key}"].tolist() for u in updates]
+            rows = [u.shared["feature_augmentation"][key].split([2, 4, 8])[place].tolist() for u in updates]
             values = server.state.weights[f"{prefix}.{key}_variance"]
             if variances == "channel":
                 for c, column in enumerate(zip(*rows, strict=True)):
@@ -332,6 +338,46 @@ def test_the_variance_between_sites_reaches_the_layers(variances: str, policy: s
     (second,) = server.engine.train(Broadcast(1, server.state.weights), ["north"])
     assert isinstance(second, Update)
     assert_same({n: second.weights[n] for n in variance}, variance)
+
+
+def test_the_variance_is_that_of_the_sites_of_the_round(tmp_path: Path) -> None:
+    recipe = tiny_recipe("fedfa(probability=1,momentum=0)", training={"participation": 2}, seed=5)
+    server = tiny_server(tmp_path, recipe, engine=Keeping)
+    for number in range(3):
+        server.round()
+        updates: list[Update] = server.engine.updates[2 * number :]  # type: ignore[attr-defined]
+        assert [u.site for u in updates] == server.choose(number)
+        first, second = (u.shared["feature_augmentation"]["mean"][-8:].double() for u in updates)
+        found = server.state.weights[f"{prefixes_of(server.bench)[-1]}.mean_variance"]
+        torch.testing.assert_close(found.double(), ((first - second) / 2).square(), rtol=1e-4, atol=1e-9)
+    assert [server.choose(n) for n in range(3)] == [["north", "south"], ["south", "west"], ["north", "west"]]
+
+
+@pytest.mark.parametrize(
+    ("method", "policies"),
+    [
+        ("fedfa", {"buffers": "keep"}),
+        ("fedfa+weight_perturbation", {}),
+        ("fedfa+no_exchange", {}),
+        ("fedfa+afa", {}),
+        ("fedheal+feature_augmentation", {"buffers": "largest"}),
+        ("pathfl+feature_augmentation", {}),
+    ],
+)
+def test_with_others_it_trains_and_a_resumed_run_ends_the_same(
+    method: str, policies: dict[str, object], tmp_path: Path
+) -> None:
+    recipe = tiny_recipe(method, policies=policies, training={"rounds": 2, "participation": 2}, seed=5)
+    whole = tiny_server(tmp_path / "whole", recipe, observer=(keeper := Keeper()))
+    whole.fit()
+    assert not keeper.refusals
+    killer = Killer(lambda what, number, _: what == "site" and number == 1)
+    with pytest.raises(Interrupted):
+        tiny_server(tmp_path / "killed", recipe, observer=killer).fit()
+    resumed = tiny_server(tmp_path / "killed", recipe)
+    assert resumed.state.round == 1
+    resumed.fit()
+    assert_same(final_tensors(whole), final_tensors(resumed))
 
 
 def test_one_site_leaves_the_variances_as_they_are_and_without_exchange_nothing_is_set(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from polyclinic.components.base import Context
 from polyclinic.components.rounds import ServerRound
 from polyclinic.federation.messages import Tensors, Update
 from polyclinic.recipe import TrainingSettings
-from support import assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
+from support import Interrupted, Keeper, Killer, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
 
 BUFFERS = frozenset({"running_mean", "num_batches_tracked"})
 PARAMETERS = ("b.weight", "a.bias")
@@ -232,14 +232,14 @@ def test_equal_models_nothing_moved_and_nobody_answered() -> None:
 
 
 def test_the_order_of_names_and_sites_does_not_matter() -> None:
-    """A checkpoint that was read again has its names in another order."""
+    """A checkpoint that was read again, in the middle of a run, has its names in another order."""
     ends = []
     for turned in (False, True):
         generator = torch.Generator().manual_seed(4)
         part, weights = heal(), model(generator)
-        for _ in range(4):
+        for number in range(5):
             models = {site: model(generator) for site in SITES}
-            if turned:
+            if turned and number >= 2:
                 weights = dict(sorted(weights.items()))
                 models = {site: dict(reversed(w.items())) for site, w in reversed(models.items())}
             weights = part.aggregate(server_of(weights), updates_of(models))
@@ -310,9 +310,35 @@ def test_a_federation_masks_from_the_second_round_on(dims: int, tmp_path: Path) 
     assert all(t.isfinite().all() for t in final_tensors(masked).values() if t.is_floating_point())
 
 
-@pytest.mark.parametrize("method", ["fedheal+local_norm", "fedheal+weight_noise", "fedheal+proximal(mu=0.1)"])
+OTHERS = ["fedheal+cse", "fedheal+afa", "fedheal+local_norm", "fedheal+weight_noise", "fedheal+proximal(mu=0.1)"]
+
+
+@pytest.mark.parametrize("method", OTHERS)
 def test_it_goes_with_other_components(method: str, tmp_path: Path) -> None:
-    server = tiny_server(tmp_path, tiny_recipe(method, training={"rounds": 2}))
+    server = tiny_server(tmp_path, tiny_recipe(method, training={"rounds": 2}), observer=(keeper := Keeper()))
     server.fit()
+    assert not keeper.refusals
     assert server.aggregator.name == "consistent_updates"
     assert all(t.isfinite().all() for t in server.state.weights.values() if t.is_floating_point())
+
+
+@pytest.mark.parametrize("policy", ["average", "largest", "keep"])
+def test_sites_that_come_and_go_and_a_kill_between_leave_the_same_model(policy: str, tmp_path: Path) -> None:
+    sections: dict[str, dict[str, object]] = {
+        "policies": {"buffers": policy},
+        "training": {"rounds": 5, "local_epochs": 1, "participation": 2},
+    }
+    recipe = tiny_recipe("fedheal", seed=5, **sections)
+    whole = tiny_server(tmp_path / "whole", recipe)
+    whole.fit()
+    killer = Killer(lambda what, number, _: what == "site" and number == 3)
+    with pytest.raises(Interrupted):
+        tiny_server(tmp_path / "killed", recipe, observer=killer).fit()
+    resumed = tiny_server(tmp_path / "killed", recipe)
+    resumed.fit()
+    assert_same(final_tensors(whole), final_tensors(resumed))
+    state = resumed.state.components["consistent_updates"]
+    counted = [int(state[f"rounds/{site}"]) for site in resumed.sites]
+    assert sum(counted) == 10
+    assert min(counted) < 5
+    assert counted == [sum(site in whole.choose(number) for number in range(5)) for site in whole.sites]

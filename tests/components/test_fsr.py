@@ -375,13 +375,25 @@ def test_an_unknown_tap_gets_a_sentence() -> None:
         bench_of('fedavg+fsr(taps=["encoder9"])')
 
 
+def test_the_equations_are_those_of_the_form() -> None:
+    def equations(settings: str) -> str:
+        (fsr,) = (one for one in bench_of(f"fedavg+fsr({settings})").components if one.name == "fsr")
+        return " | ".join(fsr.used_equations())
+
+    assert "eq. 6: w0, w1 = sigmoid(W_s" in equations("form=paper")
+    assert "eq. 6: w0, w1 = softmax(W_s" in equations("gate=softmax")
+    assert "eq. 6" not in equations("form=released")
+    assert "released code: w0, w1 = softmax(m / 0.1)" in equations("form=released")
+
+
 def test_warnings() -> None:
     def warnings(method: str, **network: Any) -> list[str]:
         return [warning for one in bench_of(method, **network).components for warning in one.warnings()]
 
     assert warnings("fedavg+fsr") == []
     assert warnings("fedavg+fsr(form=released)") == []
-    assert "recalibrates nothing" in warnings("fedavg+fsr", depth=1)[0]
+    assert "recalibrates nothing: no encoder stage lies between" in warnings("fedavg+fsr", depth=1)[0]
+    assert warnings("fedavg+fsr(taps=[])") == ["fsr recalibrates nothing: taps is empty."]
     assert "no effect" in warnings("fedavg+fsr(form=released, gate=softmax)")[0]
 
 

@@ -210,8 +210,15 @@ class Watching(InProcess):
 
 
 def amplitudes(engine: Watching, round_number: int) -> list[torch.Tensor]:
+    """What the sites shared in a round: one amplitude each in the first, none later."""
     shared = [u.shared["amplitude_normalisation"] for u in engine.updates if u.round == round_number]
-    return [tensors["amplitude"] for tensors in shared]
+    assert all(len(tensors["amplitude"]) == len(tensors["count"]) <= 1 for tensors in shared)
+    return [row for tensors in shared for row in tensors["amplitude"]]
+
+
+def used(engine: Watching, round_number: int) -> list[torch.Tensor]:
+    """The amplitudes in the sites' models after a round."""
+    return [update.weights[AMPLITUDE] for update in engine.updates if update.round == round_number]
 
 
 def watched(server: Server) -> Watching:
@@ -239,7 +246,8 @@ def test_a_federation_learns_in_the_first_round_and_is_fixed_afterwards(tmp_path
     server.fit()
     assert torch.equal(server.state.weights[AMPLITUDE], common)
     assert int(server.state.weights[COUNT]) == sum(update.steps for update in engine.updates if update.round == 0)
-    assert all(torch.equal(one, common) for number in (1, 2) for one in amplitudes(engine, number))
+    assert all(torch.equal(one, common) for number in (1, 2) for one in used(engine, number))
+    assert [amplitudes(engine, number) for number in (1, 2)] == [[], []], "shared once"
     assert not any(torch.equal(one, common) for one in own)
 
 
@@ -251,16 +259,18 @@ def test_a_site_that_joins_later_uses_the_common_amplitude(tmp_path: Path) -> No
     assert set.union(*by_round[1:]) - by_round[0], "this seed must bring a new site after the first round"
     common = server.state.weights[AMPLITUDE]
     torch.testing.assert_close(common, sum(amplitudes(watched(server), 0)) / 2)
-    assert all(torch.equal(one, common) for number in (1, 2, 3) for one in amplitudes(watched(server), number))
+    assert all(torch.equal(one, common) for number in (1, 2, 3) for one in used(watched(server), number))
+    assert not any(amplitudes(watched(server), number) for number in (1, 2, 3))
 
 
 def test_the_server_leaves_out_a_site_that_saw_nothing_and_undoes_what_the_aggregation_did() -> None:
     bench = build_bench(tiny_recipe("harmofl"), tiny_task())
     part = next(c for c in bench.components if c.name == "amplitude_normalisation")
     shared = {
-        "a": {"amplitude": torch.tensor([1.0, 2.0]), "count": torch.tensor(3)},
-        "b": {"amplitude": torch.tensor([3.0, 6.0]), "count": torch.tensor(1)},
-        "c": {"amplitude": torch.zeros(2), "count": torch.tensor(0)},
+        "a": {"amplitude": torch.tensor([[1.0, 2.0]]), "count": torch.tensor([3])},
+        "b": {"amplitude": torch.tensor([[3.0, 6.0]]), "count": torch.tensor([1])},
+        "c": {"amplitude": torch.zeros(1, 2), "count": torch.tensor([0])},
+        "d": {"amplitude": torch.zeros(0, 2), "count": torch.zeros(0, dtype=torch.int64)},
     }
     noisy = {AMPLITUDE: torch.full((2,), 9.0), COUNT: torch.tensor(7)}
 
@@ -271,7 +281,7 @@ def test_the_server_leaves_out_a_site_that_saw_nothing_and_undoes_what_the_aggre
         return found
 
     nothing = {AMPLITUDE: torch.zeros(2), COUNT: torch.tensor(0)}
-    assert_same(combined(nothing, "abc"), {AMPLITUDE: torch.tensor([2.0, 4.0]), COUNT: torch.tensor(4)})
+    assert_same(combined(nothing, "abcd"), {AMPLITUDE: torch.tensor([2.0, 4.0]), COUNT: torch.tensor(4)})
     assert_same(combined(nothing, "c"), nothing)
     known = {AMPLITUDE: torch.tensor([5.0, 5.0]), COUNT: torch.tensor(2)}
     assert_same(combined(known, "abc"), known)
@@ -285,13 +295,19 @@ def test_the_buffers_travel_under_any_policy(policy: str, tmp_path: Path) -> Non
     torch.testing.assert_close(server.state.weights[AMPLITUDE], sum(amplitudes(watched(server), 0)) / 3)
 
 
-def test_without_exchange_every_site_keeps_its_own(tmp_path: Path) -> None:
-    server = tiny_server(tmp_path, tiny_recipe("local+amplitude_normalisation"), engine=Watching)
+@pytest.mark.parametrize("method", ["local+amplitude_normalisation", "harmofl+no_exchange"])
+def test_without_exchange_every_site_keeps_its_own_and_shares_it_once(method: str, tmp_path: Path) -> None:
+    server = tiny_server(tmp_path, tiny_recipe(method), engine=Watching)
     server.round()
     own = amplitudes(watched(server), 0)
     server.fit()
     assert not torch.equal(own[0], own[1])
-    assert all(torch.equal(*pair) for pair in zip(own, amplitudes(watched(server), 2), strict=True))
+    assert not amplitudes(watched(server), 1)
+    assert not amplitudes(watched(server), 2)
+    kept = [server.engine.sites[name].store.load(before=10).personal[AMPLITUDE] for name in server.sites]  # type: ignore[attr-defined]
+    assert all(torch.equal(*pair) for pair in zip(own, kept, strict=True))
+    (warning,) = server.bench.warnings()
+    assert warning.startswith("amplitude_normalisation: what the server sets never reaches a site")
 
 
 @pytest.mark.parametrize(("dims", "window"), [(2, 1.0), (3, 1.0), (2, 0.5)])
@@ -300,10 +316,10 @@ def test_a_federation_with_a_window_trains(dims: int, window: float, tmp_path: P
     server = tiny_server(tmp_path, recipe, dims, engine=Watching)
     server.fit()
     (declared,) = [s for s in server.declared["amplitude_normalisation"] if s.name == "amplitude"]
-    assert declared.shape == (2, *([8] if window == 1 else [5]) * (dims - 1), 5 if window == 1 else 3)
+    assert declared.shape == ("amplitudes", 2, *([8] if window == 1 else [5]) * (dims - 1), 5 if window == 1 else 3)
     common = server.state.weights[AMPLITUDE]
     torch.testing.assert_close(common, sum(amplitudes(watched(server), 0)) / 3)
-    assert all(torch.equal(one, common) for one in amplitudes(watched(server), 2))
+    assert all(torch.equal(one, common) for one in used(watched(server), 2))
     assert all(t.isfinite().all() for t in final_tensors(server).values() if t.is_floating_point())
 
 

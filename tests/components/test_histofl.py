@@ -12,7 +12,7 @@ from polyclinic.engines.inprocess import InProcess
 from polyclinic.federation.bench import Bench, build_bench
 from polyclinic.federation.messages import Broadcast, Failure, Update
 from polyclinic.seeds import generator_for
-from support import assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
+from support import Keeper, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
 
 
 class Keeping(InProcess):
@@ -170,3 +170,40 @@ def test_weights_that_stay_at_a_site_get_no_noise(method: str, mode: str, tmp_pa
     assert_same({n: first[n] for n in personal}, {n: second[n] for n in personal})
     moved = [n for n in first if n.startswith("global/") and not torch.equal(first[n], second[n])]
     assert bool(moved) == (method == "fedbn")
+
+
+@pytest.mark.parametrize("mode", ["client", "official"])
+def test_what_stays_at_a_site_tells_the_server_nothing_of_its_spread(mode: str, tmp_path: Path) -> None:
+    updates, _, bench = round_of(f"local+weight_noise(noise_mode={mode})", tmp_path)
+    assert noisy_names(bench.network)
+    for update in updates.values():
+        assert not update.weights
+        assert not any(t.any() for t in update.shared.get("weight_noise", {}).values())
+
+
+@pytest.mark.parametrize("mode", ["client", "official"])
+@pytest.mark.parametrize("base", ["histofl+afa", "pathfl+weight_noise", "fedproto+weight_noise"])
+def test_it_goes_with_other_components(base: str, mode: str, tmp_path: Path) -> None:
+    method = f"{base}+weight_noise(noise_mode={mode})"
+    server = tiny_server(tmp_path, tiny_recipe(method, training={"rounds": 2}), observer=(keeper := Keeper()))
+    server.fit()
+    assert not keeper.refusals
+    assert all(t.isfinite().all() for t in server.state.weights.values() if t.is_floating_point())
+
+
+@pytest.mark.parametrize("mode", ["client", "official"])
+def test_sites_that_are_away_add_no_noise(mode: str, tmp_path: Path) -> None:
+    """A federation of which one site answers in a round is, in that round, that site's noisy model."""
+    ends = []
+    for z in (0.0, 0.1):
+        method = f"histofl(noise_level={z},noise_mode={mode})"
+        server = tiny_server(tmp_path / str(z), tiny_recipe(method, training={"participation": 0.3}), engine=Keeping)
+        server.round()
+        (update,) = server.engine.updates  # type: ignore[attr-defined]
+        ends.append((update, server.state.weights))
+    (clean, _), (update, after) = ends
+    noise = naive(clean.weights, noisy_names(server.bench.network), 0.1, clean.site, 0)
+    assert (mode == "official") == torch.equal(update.weights[min(noise)], clean.weights[min(noise)])
+    for name, tensor in after.items():
+        wanted = clean.weights[name] + noise.get(name, 0)
+        torch.testing.assert_close(tensor.double(), wanted.double(), rtol=1e-5, atol=1e-6)

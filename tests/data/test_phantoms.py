@@ -17,7 +17,7 @@ from polyclinic.data.phantoms import DEMOS, demo_folder, drawing, write_demo
 from polyclinic.data.readers import read_image, read_label
 from polyclinic.errors import PolyclinicError
 
-SMALL = {"nuclei": (32, 32), "prostate": (32, 32, 6), "tumour": (16, 16, 16)}
+SMALL = {"nuclei": (32, 32), "prostate": (32, 32, 6), "tumour": (16, 16, 16), "pathology": (32, 32)}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -91,13 +91,52 @@ def test_images_of_version_1_look_as_they_did(tmp_path: Path) -> None:
     write_demo("nuclei", tmp_path / "n", cases=1)
     write_demo("prostate", tmp_path / "p", cases=1)
     write_demo("tumour", tmp_path / "t", cases=1)
+    write_demo("pathology", tmp_path / "y", cases=1)
     picture = np.asarray(Image.open(tmp_path / "n/hospital-b/images/case-001-1.png"), dtype=float)
     volume = nibabel.load(tmp_path / "p/hospital-c/images/case-001.nii.gz").get_fdata()
     head = nibabel.load(tmp_path / "t/hospital-c/images/case-001.nii.gz").get_fdata()
+    sites = ("source-3", "modality-fluorescence", "organ-pancreas", "scanner-3")
+    slides = [np.asarray(Image.open(tmp_path / f"y/{site}/images/case-001-1.png"), dtype=float) for site in sites]
     assert phantoms.VERSION == 1
     assert picture.mean(axis=(0, 1)) == pytest.approx([142.5, 104.2, 164.5], abs=0.5)
     assert volume.mean() == pytest.approx(964.9, rel=0.005)
     assert head.mean(axis=(0, 1, 2)) == pytest.approx([593.4, 581.0, 633.9, 694.7], rel=0.005)
+    assert [slide.mean() for slide in slides] == pytest.approx([205.3, 67.1, 191.7, 168.9], abs=0.5)
+
+
+def test_pathology_has_the_groups_of_table_1() -> None:
+    groups = defaultdict(list)
+    for site in DEMOS["pathology"].cases:
+        groups[site.split("-")[0]].append(site)
+    assert {group: len(sites) for group, sites in groups.items()} == {
+        "source": 7, "modality": 3, "organ": 3, "scanner": 3,
+    }  # fmt: skip
+
+
+def test_scanners_see_the_same_tissue_differently() -> None:
+    one, *others = (
+        phantoms.pathology.draw(np.random.default_rng(1), f"scanner-{number}", (64, 64)) for number in (1, 2, 3)
+    )
+    for other in others:
+        assert np.array_equal(one.mask, other.mask)
+        assert np.abs(one.image.astype(float) - other.image).mean() > 10
+
+
+def test_tumours_of_organs_differ_in_architecture() -> None:
+    outline = {}
+    for site in ("organ-colorectum", "organ-pancreas", "organ-stomach"):
+        masks = [phantoms.pathology.draw(np.random.default_rng(seed), site, (64, 64)).mask for seed in range(4)]
+        outline[site] = np.mean([(np.diff(mask, axis=0) != 0).sum() for mask in masks])
+    assert outline["organ-pancreas"] > 1.3 * outline["organ-colorectum"] > 1.1 * 1.3 * outline["organ-stomach"]
+
+
+@pytest.mark.parametrize("site", DEMOS["pathology"].cases)
+def test_only_fluorescence_is_bright_on_dark(site: str) -> None:
+    drawing = phantoms.pathology.draw(np.random.default_rng(2), site, (64, 64))
+    grey = drawing.image.mean(axis=2)
+    bright = grey[drawing.mask > 0].mean() > grey[drawing.mask == 0].mean()
+    # A gland is marked with its empty lumen, so it may be brighter than the tissue around it.
+    assert bright == (site == "modality-fluorescence") or site in ("source-3", "source-5")
 
 
 def test_federation_toml_says_what_it_is(tmp_path: Path) -> None:

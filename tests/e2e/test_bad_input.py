@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import polyclinic
 from polyclinic.errors import PolyclinicError
 from polyclinic.files import save_tensors
 from support import Called, call, write_tiny_federation, write_tiny_recipe, write_volumes
@@ -77,6 +78,16 @@ def test_a_missing_federation(recipe: Path, tmp_path: Path) -> None:
     refused(run(recipe, "--set", f"federation={gone}"), f"{gone}: no such folder", "one folder for each site")
 
 
+def test_a_shipped_recipe_without_its_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = (f"{tmp_path / 'data' / 'histology'}: no such folder", "--set federation=FOLDER", "fedbcs-histology-small")
+    refused(call("run", "fedbcs-histology"), *words)
+    refused(call("compare", "fedbcs-histology", "--methods", "fedavg", "--out", "grid"), *words)
+    refused(call("explain", "fedbcs", "-r", "fedbcs-histology"), *words)
+    with pytest.raises(PolyclinicError, match="take the recipe fedbcs-histology-small, which needs none"):
+        polyclinic.run("fedbcs-histology")
+
+
 def test_a_site_without_images(recipe: Path, federation: Path) -> None:
     for path in (federation / "south" / "images").iterdir():
         path.unlink()
@@ -123,7 +134,7 @@ def test_an_image_with_nan(volumes: Path) -> None:
 def test_a_site_without_a_label_where_one_is_needed(recipe: Path, federation: Path, method: str) -> None:
     for path in (federation / "south" / "labels").iterdir():
         path.unlink()
-    refused(run(recipe, "--method", method), "Site 'south' has no labelled training image", "add labels")
+    refused(run(recipe, "--method", method), "Site 'south' has no labelled training image", "add labels", "data.sites")
     assert not (recipe.parent / "run" / "events.jsonl").exists()
 
 

@@ -28,6 +28,16 @@ def test_components_are_added_dropped_and_set() -> None:
     assert parts('fedbn(unseen="average")')["local_norm"] == parts("fedbn(unseen=average)")["local_norm"]
 
 
+def test_lists_take_bare_words() -> None:
+    assert parts("fedbcs(taps=[encoder1, encoder2], tau=0.1)")["fsr"] == {"taps": ["encoder1", "encoder2"]}
+    assert parts('fedbcs(taps=["encoder1",encoder2])')["fsr"] == {"taps": ["encoder1", "encoder2"]}
+    assert parts("fedbcs(levels=[0,1])")["cdpa"] == {"levels": [0, 1]}
+    assert split_expressions("fedavg,fedbcs(taps=[encoder1,encoder2])") == (
+        "fedavg",
+        "fedbcs(taps=[encoder1,encoder2])",
+    )
+
+
 def test_exactly_one_component_aggregates() -> None:
     """Adding one replaces the old one, dropping it brings back the weighted mean."""
     assert list(parts("fedavg+no_exchange")) == ["no_exchange"]
@@ -47,7 +57,16 @@ def test_exactly_one_component_aggregates() -> None:
         ("fedavg+proximal(mu=-1)", "greater than or equal to 0"),
         ("fedavg+proximal(mu", "cannot read '(mu'"),
         ("fedavg+proximal(3)", "write name=value"),
-        ("fedavg(x=1)", "not one of its settings"),
+        ("fedavg(x=1)", "not one of its settings. Its settings: weighting;"),
+        ("fedbcs(tua=1)", "fedbcs(tua=...): 'tua' is not one of its settings, did you mean 'tau'? Its settings: "),
+        ("fedbcs(tau=0.4,tau=0.5)", "'tau' is there twice; give it one value"),
+        ("fedbcs(tau=nan)", "cdpa(tau=nan): it must be a finite number."),
+        ("fedprox(mu=inf)", "proximal(mu=inf): it must be a finite number."),
+        ("fedbcs(tau=low)", "cdpa(tau='low'): it must be a number."),
+        ("fedbcs(taps=encoder1)", "fsr(taps='encoder1'): it must be a list, such as [encoder1], or 'auto'."),
+        ("fedbcs(taps=[1])", "fsr(taps=[1]): 1 is not possible: it must be text"),
+        ("fedbcs(levels=[fine])", "cdpa(levels=['fine']): 'fine' is not possible: it must be a whole number."),
+        ("fedbcs(gate=relu)", "fsr(gate='relu'): it must be 'sigmoid' or 'softmax'."),
         ("+fedavg", "cannot read"),
         ("", "name of a method is expected"),
     ],

@@ -21,15 +21,16 @@ from polyclinic import run
 from polyclinic.data.federation import Task
 from polyclinic.engines.inprocess import InProcess
 from polyclinic.errors import PolyclinicError
+from polyclinic.federation.bench import build_bench
 from polyclinic.federation.messages import Broadcast, Failure, Update, tensor_bytes
 from polyclinic.networks import build_network, parameter_count
 from polyclinic.networks.encoders import _create, import_timm
 from polyclinic.networks.presets import PRESETS, Preset
 from polyclinic.networks.pretrained import Pretrained, choose_levels, colours
 from polyclinic.recipe import NetworkSettings
-from polyclinic.recipe_files import make_recipe
+from polyclinic.recipe_files import load_recipe, make_recipe
 from polyclinic.runs.predict import load_model
-from support import Interrupted, Keeper, Killer, assert_same, final_tensors, tiny_recipe, tiny_server
+from support import Interrupted, Keeper, Killer, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
 
 RGB = Task(("background", "nucleus"), 3, 2)
 TINY = {"name": "pretrained", "model": "tiny", "weights": "random", "width": 2, "norm": "batch"}
@@ -256,6 +257,8 @@ def test_the_recipe_writes_down_which_file(weights_file: Path, tmp_path: Path, m
         build_network(RGB, given.network, 0)
     with pytest.raises(PolyclinicError, match=r"network\.sha256 = 'abc' is not possible"):
         make_recipe({"federation": "x", "network": {**TINY, "sha256": "abc"}})
+    with pytest.raises(PolyclinicError, match="network: model and weights need name = 'pretrained', not 'unet'"):
+        make_recipe({"federation": "x", "network": {"model": "conch"}})
 
 
 @pytest.mark.parametrize(
@@ -290,6 +293,22 @@ def test_what_cannot_be_an_encoder_gets_a_sentence(
     monkeypatch.setitem(PRESETS, "fixed", fixed)
     with pytest.raises(PolyclinicError, match=sentence):
         build(**settings)
+
+
+def test_a_file_beside_the_recipe_is_found_from_any_folder(weights_file: Path) -> None:
+    recipe = weights_file.parent / "recipe.toml"
+    recipe.write_text(
+        'federation = "x"\n[network]\nname = "pretrained"\nmodel = "resnet18"\nweights = "tiny.safetensors"\n'
+    )
+    network = load_recipe(recipe).network
+    assert network.weights == str(weights_file)
+    assert network.sha256 == hashlib.sha256(weights_file.read_bytes()).hexdigest()
+
+
+def test_intensities_outside_of_0_to_1_are_warned_about() -> None:
+    for intensity, warns in (("z-score", True), ("full-range", False)):
+        bench = build_bench(tiny_recipe("fedavg", network=TINY, data={"intensity": intensity}), tiny_task())
+        assert any("expects intensities from 0 to 1" in text for text in bench.warnings()) == warns
 
 
 def test_a_file_of_something_else_gets_a_sentence(weights_file: Path, tmp_path: Path) -> None:

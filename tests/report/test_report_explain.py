@@ -83,3 +83,42 @@ def test_nothing_leaves_with_local_and_all_images_with_central(tiny_recipe_file:
 def test_warnings_of_components_come_before_the_run(tiny_recipe_file: Path) -> None:
     facts = explanation(load_recipe(tiny_recipe_file, ["network.norm=batch-nostats"], method="fedbn"))
     assert any("local_norm keeps nothing" in warning for warning in facts["warnings"])
+
+
+def test_a_changed_method_does_not_speak_for_the_whole_one(tiny_recipe_file: Path) -> None:
+    def said(method: str) -> tuple[str, str]:
+        facts = explanation(load_recipe(tiny_recipe_file, method=method))
+        return facts["summary"], facts["paper"]
+
+    whole = said("fedbcs")
+    assert whole == said("fedbcs(tau=0.5)") == said("fedbcs+cdpa(tau=0.5)")
+    assert said("fedbcs-fsr") == ("fedbcs without fsr.", f"fedbcs: {whole[1]}")
+    assert said("fedprox+no_exchange")[0] == "fedprox without weighted_mean and with no_exchange."
+    assert said("local+cdpa") == ("local with cdpa.", "")
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("local+cdpa", ["cdpa: prototypes leave the sites although no weights are exchanged"]),
+        ("fedproto+no_exchange", ["class_prototypes: prototypes leave the sites although"]),
+        ("local+cluster_prototypes", ["cluster_prototypes: prototypes leave the sites although"]),
+        ("harmofl+no_exchange", ["amplitude_normalisation: what the server sets never reaches a site"]),
+        ("central+amplitude_normalisation", ["amplitude_normalisation: finds no other site to exchange with"]),
+        ("local+cdpa(weight=0)", []),
+        ("central", []),
+        ("local", []),
+        ("harmofl", []),
+        ("fedbcs", []),
+    ],
+)
+def test_components_that_do_not_fit_each_other_are_warned_of(
+    method: str, words: list[str], tiny_recipe_file: Path
+) -> None:
+    warnings = explanation(load_recipe(tiny_recipe_file, method=method))["warnings"]
+    assert [warning[: len(start)] for warning, start in zip(warnings, words, strict=True)] == words
+
+
+def test_pooled_data_leaves_nothing_to_share(tiny_recipe_file: Path) -> None:
+    facts = explanation(load_recipe(tiny_recipe_file, method="central+cdpa"))
+    assert (facts["shared"], facts["shared_bytes"], facts["prototypes"]) == ([], 0, [])

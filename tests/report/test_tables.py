@@ -69,6 +69,33 @@ def test_a_site_that_only_some_methods_tested_is_a_gap(tmp_path: Path) -> None:
     assert table.caption == "dice in %, of 1 seed."
 
 
+@pytest.mark.parametrize("columns", [80, 100, 140])
+def test_names_are_broken_at_their_joints_and_nothing_is_cut_off(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    methods = ("fedavg", "fedavg+proximal(mu=0.5)", "fedbcs(tau=0.005,levels=[0,1])-fsr")
+    sites = ("hospital-north", "hospital-south", "karolinska", "west")
+    print_comparison(
+        Comparison("dice", methods, sites, {m: {s: [0.5, 0.6] for s in (*sites, "average")} for m in methods})
+    )
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= columns
+    for word in (
+        "hospital",
+        "-north",
+        "karolinska",
+        "average",
+        "proximal",
+        "(tau=0.005,",
+        "levels=[0,",
+        "-fsr",
+        "7.07",
+    ):
+        assert word in shown
+    assert "…" not in shown
+
+
 def test_distances_are_not_percent() -> None:
     table = Comparison("hd95", ("x",), ("a",), {"x": {"a": [3.5], "average": [3.5]}})
     assert table.rows() == [["x", "3.50", "3.50", ""]]

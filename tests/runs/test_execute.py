@@ -178,11 +178,13 @@ def test_leave_one_site_out_tests_all_of_the_unseen_site_and_never_trains_on_it(
     ).folder
     tested = Counter((row["site"], row["image"]) for row in rows_of(run) if row["metric"] == "dice")
     assert tested == {(site, f"case{number}"): 1 for site, count in SIZES.items() for number in range(count)}
-    training = {key for key, part in split_of(run).items() if part == "train"}
-    assert witness.drawn == {
-        "without-north": {key for key in training if key[0] == "south"},
-        "without-south": {key for key in training if key[0] == "north"},
-    }
+    for unseen in SIZES:
+        split = split_of(run, f"split-without-{unseen}.csv")
+        assert {part for key, part in split.items() if key[0] == unseen} == {"test"}
+        assert witness.drawn[f"without-{unseen}"] == {key for key, part in split.items() if part == "train"}
+        digest = hashlib.sha256((run / f"split-without-{unseen}.csv").read_bytes()).hexdigest()
+        assert summary_of(run)["split_sha256"][f"without-{unseen}"] == digest
+    assert not (run / "split.csv").exists()
     assert list(summary_of(run)["sites"]) == ["north", "south"]
     assert [sum(event["samples"].values()) for event in events_of(run)] == [2, 3]
 

@@ -26,10 +26,11 @@ def compare(
 ) -> None:
     """Run methods x seeds and put them in one table; done runs are kept, interrupted ones go on."""
     from polyclinic.cli.progress import ScreenObserver
-    from polyclinic.recipe_files import load_recipe
+    from polyclinic.recipe_files import load_recipe, require_federation
     from polyclinic.runs.plan import parse_seeds, plan_grid, split_expressions
 
     loaded = load_recipe(recipe, overrides or [])
+    require_federation(loaded, recipe)
     plan = plan_grid(loaded, split_expressions(methods), parse_seeds(seeds, loaded.seed), out)
     from polyclinic.report.tables import print_comparison
     from polyclinic.runs.grid import run_grid

@@ -11,6 +11,8 @@ import typer
 
 from polyclinic.cli.options import JsonOption, RecipeArgument, SetOption
 
+_COUNTS = {"threads": "thread", "repeats": "turn"}
+
 
 def cost(
     recipe: RecipeArgument,
@@ -22,14 +24,15 @@ def cost(
     measure: Annotated[
         bool, typer.Option("--measure", help="Also run one round on the images and count the bytes that cross.")
     ] = False,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Timed passes of each method.")] = 7,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Timed steps and predictions of each method.")] = 7,
     json_output: JsonOption = False,
 ) -> None:
     """Say what methods cost before a run: FLOPs, parameters, time per image, bytes up and down."""
-    from polyclinic.recipe_files import load_recipe
+    from polyclinic.recipe_files import load_recipe, require_federation
     from polyclinic.runs.plan import plan_grid, split_expressions
 
     loaded = load_recipe(recipe, overrides or [])
+    require_federation(loaded, recipe)
     wanted = (loaded.method,) if methods is None else split_expressions(methods)
     wanted = plan_grid(loaded, wanted, (loaded.seed,), Path()).methods
     from polyclinic.report.cost import costs
@@ -50,30 +53,50 @@ def _print(facts: dict[str, Any]) -> None:
     console, rows = Console(highlight=False), facts["methods"]
     # No lines between columns, so that short names fit 80 columns.
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("\nmethod", overflow="fold")
-    kinds = ("FLOPs predict", "FLOPs train", "params all", "params trained", "time predict", "bytes up", "bytes down")
-    for kind in kinds:
-        table.add_column(kind.replace(" ", "\n"), justify="right", no_wrap=True)
-    for row in rows:
-        numbers = (row["flops"]["inference"], row["flops"]["training"], row["parameters"], row["trainable"])
-        ways = ["images", "-"] if row["images_leave"] else [_bytes(row["bytes"][way]) for way in ("up", "down")]
-        table.add_row(escape(row["method"]), *map(_short, numbers), _time(row["seconds"]["median"]), *ways)
+    table.add_column("\n\nmethod", overflow="fold")
+    columns = []
+    for kind, numbers in _numbers(rows).items():
+        unit, texts = _column(kind, numbers)
+        table.add_column("\n".join([*kind.split(), unit]), justify="right", no_wrap=True)
+        columns.append(texts)
+    for row, *texts in zip(rows, *columns, strict=True):
+        if row["images_leave"]:
+            texts[-2:] = "images", "-"
+        for number, way in ((-2, "up"), (-1, "down")):
+            if row["bytes"][way]["run_time"] and row["bytes"][way]["measured"] is None:
+                texts[number] += "+"
+        table.add_row(escape(row["method"]), *texts)
     console.print(table)
     console.print()
     for line in [*_legend(facts), *(line for row in rows for line in _remarks(row, facts))]:
         console.print(line, markup=False)
 
 
+def _numbers(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """The columns of numbers."""
+    return {
+        "FLOPs predict": [row["flops"]["inference"] for row in rows],
+        "FLOPs train": [row["flops"]["training"] for row in rows],
+        "params all": [row["parameters"] for row in rows],
+        "params trained": [row["trainable"] for row in rows],
+        "time predict": [row["seconds"]["inference"]["median"] for row in rows],
+        "time train": [row["seconds"]["training"]["median"] for row in rows],
+        "bytes up": [_bytes(row["bytes"]["up"]) for row in rows],
+        "bytes down": [_bytes(row["bytes"]["down"]) for row in rows],
+    }
+
+
 def _legend(facts: dict[str, Any]) -> list[str]:
     """What the columns are."""
     counted, timed, shape = facts["flops"], facts["timed"], "x".join(map(str, facts["image"]))
     measured = any(row["bytes"]["up"]["measured"] is not None for row in facts["methods"])
-    threads = "1 thread" if timed["threads"] == 1 else f"{timed['threads']} threads"
+    threads, turns = (f"{timed[key]} {name}{'s'[: timed[key] != 1]}" for key, name in _COUNTS.items())
     return [
         f"{facts['network']} on {facts['federation']}, for one image of {shape}.",
         f"FLOPs: counted by torch, {counted['counted']}. Not counted: {counted['not_counted']}.",
         f"train: one image of a step's {facts['batch_size']}, in the second round, with backward and all extra passes.",
-        f"time: measured here, median of {timed['repeats']} turns, batch of one, {timed['device']}, {threads}.",
+        f"time: for one image, measured here, median of {turns} on {timed['device']} with {threads}; "
+        f"predict in a {timed['inference']}, train in a {timed['training']}, without augmentation.",
         f"bytes: of a site in a round, {'measured, mean of the sites' if measured else 'as declared'}; "
         "a validation sends the weights down once more.",
     ]
@@ -99,21 +122,28 @@ def _remarks(row: dict[str, Any], facts: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _bytes(way: dict[str, Any]) -> str:
-    """Bytes in one direction; a plus stands for what is only known at run time."""
-    if way["measured"] is not None:
-        return _short(mean(way["measured"].values()), "B")
-    return _short(way["weights"] + way["declared"], "B") + ("+" if way["run_time"] else "")
+def _bytes(way: dict[str, Any]) -> float:
+    """Bytes in one direction."""
+    measured: dict[str, int] | None = way["measured"]
+    return mean(measured.values()) if measured else float(way["weights"] + way["declared"])
+
+
+def _column(kind: str, numbers: list[float]) -> tuple[str, list[str]]:
+    """The unit of a column and its numbers, of which the largest has four digits."""
+    if kind.startswith("time"):
+        return "ms", [f"{1000 * number:.2f}" for number in numbers]
+    factor, unit = _unit(max(numbers))
+    decimals = 4 - len(f"{max(numbers) / factor:.0f}") if unit else 0
+    return unit + ("B" if kind.startswith("bytes") else ""), [f"{number / factor:.{decimals}f}" for number in numbers]
 
 
 def _short(number: float, what: str = "") -> str:
     """Four digits and a unit, in powers of 1000."""
-    for unit in ("", "k", "M", "G", "T"):
-        if number < 999.95 or unit == "T":
-            break
-        number /= 1000
-    return f"{number:#.4g} {unit}{what}" if unit else f"{number:.0f} {what}".rstrip()
+    factor, unit = _unit(number)
+    return f"{number / factor:#.4g} {unit}{what}" if unit else f"{number:.0f} {what}".rstrip()
 
 
-def _time(seconds: float) -> str:
-    return f"{seconds:#.4g} s" if seconds >= 1 else f"{1000 * seconds:#.4g} ms"
+def _unit(number: float) -> tuple[float, str]:
+    """A power of 1000 with which a number has at most three digits before its point, and its letter."""
+    powers = [(1000.0**power, unit) for power, unit in enumerate(("", "k", "M", "G", "T"))]
+    return next((one for one in powers if number / one[0] < 999.95), powers[-1])

@@ -19,9 +19,10 @@ def explain(
     json_output: JsonOption = False,
 ) -> None:
     """Say what a method does, its settings, and exactly which tensors leave a site in every round."""
-    from polyclinic.recipe_files import load_recipe
+    from polyclinic.recipe_files import load_recipe, require_federation
 
     loaded = load_recipe(recipe, overrides or [], method=method)
+    require_federation(loaded, recipe)
     from polyclinic.report.explain import explanation, print_explanation
 
     facts = explanation(loaded)

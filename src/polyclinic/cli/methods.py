@@ -31,7 +31,8 @@ def methods(json_output: JsonOption = False) -> None:
     console.print(table)
     table = Table(title="Components", title_justify="left")
     table.add_column("component", no_wrap=True)
-    table.add_column("level, paper", overflow="fold")
+    # Narrow enough that the settings, whose words are long, have room at 80 columns.
+    table.add_column("level, paper", overflow="fold", max_width=22)
     table.add_column("settings", overflow="fold", min_width=24)
     for row in parts:
         settings = ", ".join(f"{s['name']}={s['default']}" for s in row["settings"]) or "-"

@@ -38,5 +38,6 @@ def predict(
         written = segment(
             run, images, out, site=site, part=part, model=model,
             progress=lambda done, total, name: bar.update(task, completed=done, total=total, description=name),
+            warn=lambda text: typer.echo(f"warning: {text}", err=True),
         )  # fmt: skip
     typer.echo(f"{len(written)} mask{'' if len(written) == 1 else 's'} written to {out}")

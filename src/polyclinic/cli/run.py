@@ -28,9 +28,10 @@ def run(
 ) -> None:
     """Train and test one method: leaves a run folder, prints a table of the sites."""
     from polyclinic.cli.progress import ScreenObserver
-    from polyclinic.recipe_files import load_recipe
+    from polyclinic.recipe_files import load_recipe, require_federation
 
     loaded = load_recipe(recipe, overrides or [], method=method)
+    require_federation(loaded, recipe)
     from polyclinic.report.tables import print_run
     from polyclinic.runs.execute import run as execute
 

@@ -111,6 +111,10 @@ class Component:
         """Sentences about settings that make little sense together."""
         return []
 
+    def used_equations(self) -> tuple[str, ...]:
+        """The equations that these settings leave in use, for ``polyclinic explain``."""
+        return self.equations
+
     def keeps(self, name: str) -> bool:  # noqa: ARG002
         """Whether the weight of this name never leaves the site."""
         return False

@@ -53,9 +53,16 @@ def protocol_parts(federation: Federation, recipe: Recipe, all_labels: bool = Fa
         )
     few = labels(split)
     return [
-        ProtocolPart(f"without-{unseen}", split, tuple(site for site in sites if site != unseen), unseen, few)
+        ProtocolPart(
+            f"without-{unseen}", _all_tested(split, unseen), tuple(s for s in sites if s != unseen), unseen, few
+        )
         for unseen in sites
     ]
+
+
+def _all_tested(split: Split, unseen: str) -> Split:
+    """The split of a part that a site only tests in, with all of its images."""
+    return Split({(site, image): "test" if site == unseen else part for (site, image), part in split.of.items()})
 
 
 def split_files(parts: list[ProtocolPart]) -> dict[str, str]:

@@ -83,6 +83,34 @@ class Bench:
         """What each component lets out of a site, by component."""
         return {c.name: c.leaves(self.network) for c in self.components}
 
+    def warnings(self) -> list[str]:
+        """What makes little sense: each component's settings, and components that do not fit each other."""
+        found = [warning for component in self.components for warning in component.warnings()]
+        if self.recipe.network.name == "pretrained" and self.recipe.data.intensity in ("z-score", "none"):
+            found.append(
+                f"network.name = pretrained expects intensities from 0 to 1, and data.intensity is "
+                f"{self.recipe.data.intensity}; use full-range, zero-one or percentile."
+            )
+        declared = self.declared()
+        for component in self.components:
+            served = {name for name in self.network.state_dict() if component.sets(name)}
+            if self.method.pooled:
+                if served or declared[component.name]:
+                    found.append(
+                        f"{component.name}: finds no other site to exchange with, because all images are in one place."
+                    )
+            elif served and served <= self.kept:
+                found.append(
+                    f"{component.name}: what the server sets never reaches a site, because this method exchanges no "
+                    "weights; every site goes on with its own."
+                )
+            elif not self.exchanged and any(one.prototypes for one in declared[component.name]):
+                found.append(
+                    f"{component.name}: prototypes leave the sites although no weights are exchanged; those of models "
+                    "that drift apart may not fit each other."
+                )
+        return found
+
 
 def build_bench(recipe: Recipe, task: Task) -> Bench:
     """Build network and components of a recipe; the same at every site and at the server."""

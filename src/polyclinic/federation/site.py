@@ -135,5 +135,5 @@ def require_labels(data: SiteData) -> None:
     if not len(data.training_indices(True)):
         raise PolyclinicError(
             f"Site '{data.site}' has no labelled training image and this method needs one; "
-            "add labels, change the split, or leave the site out."
+            "add labels, change the split, or leave the site out with data.sites."
         )

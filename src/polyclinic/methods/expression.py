@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from polyclinic.components.registry import components, find_component
-from polyclinic.errors import PolyclinicError
+from polyclinic.errors import PolyclinicError, suggestion
 from polyclinic.methods.registry import Method, Part, find_method, methods, validated, with_parts
 from polyclinic.recipe_files import parse_value
 
@@ -17,12 +18,27 @@ def parse_method(expression: str) -> Method:
     """Build the method of an expression: a method's name, then ``+component`` or ``-component``, each with settings."""
     terms = _terms(expression)
     _, name, settings = terms[0]
-    method = _with_settings(find_method(name), settings)
+    whole = find_method(name)
+    method = _with_settings(whole, settings)
     for sign, name, settings in terms[1:]:
         method = _minus(method, name, expression) if sign == "-" else _plus(method, Part(name, settings))
     for wanted in method.parts:
         validated(wanted)
-    return Method(**{**vars(method), "name": re.sub(r"\s+", "", expression)})
+    return replace(_described(method, whole), name=re.sub(r"\s+", "", expression))
+
+
+def _described(method: Method, whole: Method) -> Method:
+    """A method with other components is not what the summary and the paper of the whole one speak of."""
+    had, has = ([p.component for p in one.parts] for one in (whole, method))
+    changes = {
+        "without": [name for name in had if name not in has],
+        "with": [name for name in has if name not in had],
+    }
+    if not any(changes.values()):
+        return method
+    said = " and ".join(f"{word} {', '.join(names)}" for word, names in changes.items() if names)
+    paper = f"{whole.name}: {whole.paper}" if whole.paper else ""
+    return replace(method, summary=f"{whole.name} {said}.", paper=paper)
 
 
 def _terms(expression: str) -> list[tuple[str, str, dict[str, Any]]]:
@@ -43,12 +59,14 @@ def _terms(expression: str) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def _settings(text: str, expression: str) -> dict[str, Any]:
-    """Read ``a=1, b="x", c=word``; a bare word is a string."""
+    """Read ``a=1, b="x", c=word, d=[word, word]``; a bare word is a string."""
     pairs: dict[str, Any] = {}
     for piece in filter(None, (piece.strip() for piece in re.split(r",(?![^\[]*\])", text))):
         key, equals, value = piece.partition("=")
         if not equals or not key.strip():
             raise PolyclinicError(f"method = '{expression}': '{piece}' is not a setting; write name=value.")
+        if key.strip() in pairs:
+            raise PolyclinicError(f"method = '{expression}': '{key.strip()}' is there twice; give it one value.")
         pairs[key.strip()] = parse_value(value.strip())
     return pairs
 
@@ -58,11 +76,18 @@ def _with_settings(method: Method, settings: dict[str, Any]) -> Method:
     parts = list(method.parts)
     for key, value in settings.items():
         owners = [i for i, p in enumerate(parts) if key in find_component(p.component).Settings.model_fields]
-        if len(owners) != 1:
+        if len(owners) > 1:
             having = " and ".join(parts[i].component for i in owners)
+            raise PolyclinicError(
+                f"{method.name}({key}=...): '{key}' belongs to {having}; write +component({key}=...) instead."
+            )
+        if not owners:
             known = sorted({k for p in parts for k in find_component(p.component).Settings.model_fields})
-            problem = f"belongs to {having}" if owners else f"is not one of its settings ({', '.join(known) or 'none'})"
-            raise PolyclinicError(f"{method.name}({key}=...): '{key}' {problem}; write +component({key}=...) instead.")
+            raise PolyclinicError(
+                f"{method.name}({key}=...): '{key}' is not one of its settings{suggestion(key, known) or '.'} "
+                f"Its settings: {', '.join(known) or 'none'}; those of another component go with it, "
+                f"+component({key}=...)."
+            )
         old = parts[owners[0]]
         parts[owners[0]] = Part(old.component, {**old.settings, key: value})
     return with_parts(method, parts)

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from polyclinic.components.base import Component, Context
-from polyclinic.components.registry import find_component
+from polyclinic.components.registry import components, find_component
 from polyclinic.errors import PolyclinicError, suggestion
+from polyclinic.wording import first_finding
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ def methods() -> dict[str, Method]:
 def find_method(name: str) -> Method:
     """The method of this name, or a sentence with the closest one."""
     known = methods()
+    if name not in known and name in components():
+        raise PolyclinicError(f"'{name}' is a component, not a method; add it to one, such as fedavg+{name}.")
     if name not in known:
         raise PolyclinicError(f"'{name}' is not a method{suggestion(name, known) or '.'} Known: {', '.join(known)}.")
     return known[name]
@@ -149,6 +152,9 @@ def validated(wanted: Part) -> Any:
     try:
         return cls.Settings(**wanted.settings)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise PolyclinicError(f"{cls.name}({key}={first['input']!r}): {first['msg'].lower()}.") from error
+        found = first_finding(error)
+        if not found.place:
+            raise PolyclinicError(f"{cls.name}: {found.words}.") from error
+        key = str(found.place[0])
+        what = f"{found.value!r} is not possible: {found.words}" if found.inside else found.words
+        raise PolyclinicError(f"{cls.name}({key}={wanted.settings.get(key)!r}): {what}.") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -129,3 +129,16 @@ def load_weights(network: nn.Module, weights: dict[str, Tensor]) -> None:
     own = network.state_dict()
     for name, tensor in weights.items():
         own[name].copy_(tensor)
+
+
+@torch.no_grad()
+def fresh_values(network: nn.Module, names: Collection[str], seed: int) -> None:
+    """Give named weights the values of a new layer, drawn from the seed; a weight that no layer resets becomes 0."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for prefix, module in network.named_modules():
+            own = {name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == prefix}
+            for name in own:
+                getattr(module, name).zero_()
+            if own and hasattr(module, "reset_parameters"):
+                module.reset_parameters()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
@@ -43,7 +44,7 @@ def costs(
     """Plain data about what each method costs with the recipe's network, image size and number of sites.
 
     ``measure`` also runs one round on the real images and counts what then crosses; ``repeats`` is the number of timed
-    passes; ``tell`` hears what is being done.
+    steps and predictions; ``tell`` hears what is being done.
     """
     load_plugins(recipe.plugins)
     for method in methods:
@@ -53,21 +54,19 @@ def costs(
     sites = list(protocol_parts(federation, recipe)[0].train_sites)
     image = torch.rand(1, federation.task.channels, *size, generator=generator_for(recipe.seed, "cost"))
     rows: list[dict[str, Any]] = []
-    networks: list[SegmentationNetwork] = []
-    for method in methods:
-        own = recipe.model_copy(update={"method": method})
-        tell(f"{method}: counting two rounds on noise")
-        rehearsal = rehearse(own, federation.task, sites, size)
-        image = image.to(rehearsal.bench.device)
-        row = _counted(rehearsal, image)
-        if measure and not row["images_leave"]:
-            tell(f"{method}: measuring one round on the images")
-            _measure(federation, own, row["bytes"])
-        rows.append(row)
-        networks.append(rehearsal.bench.network)
-    tell(f"timing {repeats} passes of each method")
-    for row, taken in zip(rows, _seconds(networks, image, repeats), strict=True):
-        row["seconds"] = {"median": median(taken), "all": taken}
+    rehearsals: list[Rehearsal] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, method in enumerate(methods):
+            own = recipe.model_copy(update={"method": method})
+            tell(f"{method}: counting two rounds on noise")
+            rehearsals.append(rehearse(own, federation.task, sites, size, Path(folder) / str(number)))
+            image = image.to(rehearsals[-1].bench.device)
+            rows.append(_counted(rehearsals[-1], image))
+            if measure and not rows[-1]["images_leave"]:
+                tell(f"{method}: measuring one round on the images")
+                _measure(federation, own, rows[-1]["bytes"])
+        tell(f"timing {repeats} steps and predictions of each method")
+        _add_seconds(rows, rehearsals, image, repeats)
     return {
         "federation": federation.name,
         "sites": len(sites),
@@ -75,8 +74,8 @@ def costs(
         "image": list(image.shape[1:]),
         "batch_size": recipe.training.batch_size,
         "flops": {"counted": COUNTED, "not_counted": NOT_COUNTED},
-        "timed": {"what": "inference, batch of one", "device": str(image.device), "threads": torch.get_num_threads(),
-                  "repeats": repeats, "torch": torch.__version__},
+        "timed": {"inference": "batch of 1", "training": f"batch of {recipe.training.batch_size}", "repeats": repeats,
+                  "device": str(image.device), "threads": torch.get_num_threads(), "torch": torch.__version__},
         "methods": rows,
     }  # fmt: skip
 
@@ -105,8 +104,10 @@ def _counted(rehearsal: Rehearsal, image: Tensor) -> dict[str, Any]:
 def _bytes(rehearsal: Rehearsal) -> dict[str, Any]:
     """What crosses between the server and a site in a round; sizes known at run time are what they were with noise."""
     bench, state = rehearsal.bench, rehearsal.server.state
-    weights, down = (0, {}) if bench.method.pooled else (tensor_bytes(state.weights), state.shared)
-    up = {name: by_site[rehearsal.site]["bytes"] for name, by_site in rehearsal.event["shared_up"].items()}
+    weights, down, shared = tensor_bytes(state.weights), state.shared, rehearsal.event["shared_up"]
+    if bench.method.pooled:
+        weights, down, shared = 0, {}, {}
+    up = {name: by_site[rehearsal.site.name]["bytes"] for name, by_site in shared.items()}
     fixed = {n for n, own in bench.declared().items() if all(isinstance(s, int) for one in own for s in one.shape)}
     late_up = {name: size for name, size in up.items() if name not in fixed}
     late_down = {name: tensor_bytes(tensors) for name, tensors in down.items()}
@@ -137,14 +138,29 @@ def _measure(federation: Federation, recipe: Recipe, found: dict[str, Any]) -> N
     found["down"]["measured"] = dict.fromkeys(observer.event["bytes_up"], down)
 
 
-def _seconds(networks: Sequence[SegmentationNetwork], image: Tensor, repeats: int) -> list[list[float]]:
-    """Seconds of inference for one image; the networks take turns, so that a noisy machine disturbs all alike."""
-    taken: list[list[float]] = [[] for _ in networks]
+def _add_seconds(rows: Sequence[dict[str, Any]], rehearsals: Sequence[Rehearsal], image: Tensor, repeats: int) -> None:
+    """Add the seconds that an image takes, in prediction and in training."""
+    predicting = [partial(_prediction_seconds, one.bench.network, image) for one in rehearsals]
+    training = [one.seconds for one in rehearsals]
+    inference, steps = take_turns(predicting, repeats), take_turns(training, repeats)
+    for row, *taken in zip(rows, inference, steps, strict=True):
+        kinds = zip(("inference", "training"), taken, strict=True)
+        row["seconds"] = {kind: {"median": median(all_), "all": all_} for kind, all_ in kinds}
+
+
+def take_turns(work: Sequence[Callable[[], float]], repeats: int) -> list[list[float]]:
+    """The seconds that each work reports; all take turns, so that a noisy machine disturbs all alike."""
+    taken: list[list[float]] = [[] for _ in work]
     for turn in range(-1, repeats):  # the turn before the first warms up
-        for number in range(len(networks))[:: -1 if turn % 2 else 1]:
-            started = time.perf_counter()
-            # Reading a number waits until a GPU is done.
-            float(predict_probabilities(networks[number], image, multiple=networks[number].multiple).flatten()[0])
+        for number in range(len(work))[:: -1 if turn % 2 else 1]:
+            seconds = work[number]()
             if turn >= 0:
-                taken[number].append(time.perf_counter() - started)
+                taken[number].append(seconds)
     return taken
+
+
+def _prediction_seconds(network: SegmentationNetwork, image: Tensor) -> float:
+    started = time.perf_counter()
+    # Reading a number waits until a GPU is done.
+    float(predict_probabilities(network, image, multiple=network.multiple).flatten()[0])
+    return time.perf_counter() - started

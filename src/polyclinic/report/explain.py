@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from polyclinic.components.base import Component, Shared
-from polyclinic.federation.bench import Bench, build_bench
+from polyclinic.federation.bench import build_bench
 from polyclinic.federation.messages import tensor_bytes
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
@@ -24,13 +24,13 @@ def explanation(recipe: Recipe) -> dict[str, Any]:
     federation, recipe = open_for(recipe)
     bench = build_bench(recipe, federation.task)
     pooled = bench.method.pooled
-    # The reference that pools all data sends images, once, and no weights.
+    # The reference that pools all data sends images, once, and nothing else.
     weights = {} if pooled else bench.exchanged_weights()
     shared = [
         {"component": name, "tensor": one.name, "shape": list(one.shape), "dtype": _plain_dtype(one.dtype),
          "bytes": _declared_bytes(one), "bytes_at_most": _declared_bytes(one, one.at_most),
          "prototypes": _declared_prototypes(one), "what": one.what}
-        for name, declared in bench.declared().items()
+        for name, declared in ({} if pooled else bench.declared()).items()
         for one in declared
     ]  # fmt: skip
     return {
@@ -51,7 +51,7 @@ def explanation(recipe: Recipe) -> dict[str, Any]:
         "prototypes": [row["prototypes"] for row in shared if row["prototypes"] is not None],
         "kept": sorted(bench.kept),
         "kept_bytes": tensor_bytes(bench.kept_weights()),
-        "warnings": _warnings(bench),
+        "warnings": bench.warnings(),
         "plain_data": "site name, round, number of training samples and steps, mean of each loss term, seconds; "
         "after validation the mean Dice; after the test every metric of every case",
     }  # fmt: skip
@@ -64,7 +64,7 @@ def _component(component: Component) -> dict[str, Any]:
         "level": component.level,
         "summary": (type(component).__doc__ or "").strip().splitlines()[0],
         "about": inspect.cleandoc(module.__doc__ or "") if module else "",
-        "equations": list(component.equations),
+        "equations": list(component.used_equations()),
         "settings": component.settings.model_dump(),
         "defaults": type(component).Settings().model_dump(),
     }
@@ -72,10 +72,6 @@ def _component(component: Component) -> dict[str, Any]:
 
 def _plain_dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _warnings(bench: Bench) -> list[str]:
-    return [warning for component in bench.components for warning in component.warnings()]
 
 
 def _declared_bytes(one: Shared, at_most: int | None = None) -> int | None:

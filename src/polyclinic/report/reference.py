@@ -22,7 +22,8 @@ def recipe_page() -> str:
         "# The recipe",
         "",
         "Made by `python -m polyclinic.report.reference`. Only `federation` must be there; any key can be overridden",
-        "with `--set section.key=value`. The run folder's `recipe.toml` has every key written out.",
+        "with `--set section.key=value`, lists too (`--set data.sites=[a,b]`). The run folder's `recipe.toml` has",
+        "every key written out.",
         "",
     ]
     tables = [(name, f.annotation) for name, f in Recipe.model_fields.items() if _is_section(f.annotation)]
@@ -54,7 +55,8 @@ def methods_page() -> str:
         "",
         "A method expression adds and drops components: `fedavg+proximal(mu=0.1)`, `fedprox-proximal`,",
         "`fedbn(unseen=average)`. Adding a component that aggregates replaces the one before; dropping it brings back",
-        "the weighted mean. `polyclinic explain EXPRESSION` prints what leaves a site.",
+        "the weighted mean. Lists take words without quotes: `fedbcs(taps=[encoder1,encoder2],levels=[0,1])`.",
+        "`polyclinic explain EXPRESSION` prints what leaves a site.",
         "",
     ]
     return "\n".join(lines)

@@ -6,7 +6,7 @@ of the others on one image, which is enough for what the server then makes of th
 
 from __future__ import annotations
 
-import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,34 +36,39 @@ class Rehearsal:
     bench: Bench
     server: Server
     event: dict[str, Any]
-    site: str
+    site: RehearsingSite
     training: float
     site_besides_steps: int
     in_server: int
 
+    def seconds(self) -> float:
+        """Let the first site train in the next round, which leaves no trace: seconds of its steps for one image."""
+        state = self.server.state
+        self.site.train(self.bench, Broadcast(state.round, state.weights, state.shared), later=lambda _: None)
+        return self.site.seconds / self.site.seen
 
-def rehearse(recipe: Recipe, task: Task, sites: list[str], size: tuple[int, ...]) -> Rehearsal:
-    """Train on noise of the spatial ``size``; a method that pools all data has one site."""
+
+def rehearse(recipe: Recipe, task: Task, sites: list[str], size: tuple[int, ...], folder: Path) -> Rehearsal:
+    """Train on noise of the spatial ``size``; a method that pools all data has one site. ``folder`` holds memories."""
     bench = build_bench(_rehearsed(recipe), task)
     counter, observer = flop_counter(), StrictObserver(recipe.method)
     mixed = any(component.wants_unlabelled for component in bench.components)
     names = sorted(sites)[: 1 if bench.method.pooled else None]
     counts = [recipe.training.batch_size] + [1] * (len(names) - 1)
     data = [noise(name, count, mixed, task, size) for name, count in zip(names, counts, strict=True)]
-    with tempfile.TemporaryDirectory() as folder:
-        held = [_CountedSite(one, SiteStore(Path(folder) / one.site), counter) for one in data]
-        server = Server(bench, InProcess(bench, {one.name: one for one in held}), names, Path(folder), observer)
+    held = [RehearsingSite(one, SiteStore(folder / "sites" / one.site), counter) for one in data]
+    server = Server(bench, InProcess(bench, {one.name: one for one in held}), names, folder / "server", observer)
+    server.round()
+    with counter:
         server.round()
-        with counter:
-            server.round()
     first, in_sites = held[0], sum(one.in_round for one in held)
     bench.load(server.state.weights)
     return Rehearsal(
         bench,
         server,
         observer.event,
-        first.name,
-        training=first.in_steps / (first.steps * len(first.data.images)),
+        first,
+        training=first.in_steps / first.seen,
         site_besides_steps=first.in_round - first.in_steps,
         in_server=counter.get_total_flops() - in_sites,
     )
@@ -106,24 +111,27 @@ def noise(site: str, count: int, mixed: bool, task: Task, size: tuple[int, ...])
     return SiteData(site, ImageSet(images, labels, torch.arange(total) < count, samples), splits)
 
 
-class _CountedSite(Site):
-    """Notes what the counter around it has counted in its steps and in its whole round."""
+class RehearsingSite(Site):
+    """Notes what its last round took: seconds in its steps, and what the counter around it has counted.
+
+    ``seen`` is the number of images that the steps have seen.
+    """
 
     def __init__(self, data: SiteData, store: SiteStore, counter: FlopCounterMode) -> None:
         super().__init__(data, store)
-        self.counter, self.steps, self.in_steps, self.in_round = counter, 0, 0, 0
+        self.counter, self.seen, self.in_steps, self.in_round, self.seconds = counter, 0, 0, 0, 0.0
 
     def train(self, bench: Bench, broadcast: Broadcast, later: Later = at_once) -> Update:
         """A round."""
         before = self.counter.get_total_flops()
         update = super().train(bench, broadcast, later)
-        self.steps, self.in_round = update.steps, self.counter.get_total_flops() - before
+        self.seen, self.in_round = update.steps * len(self.data.images), self.counter.get_total_flops() - before
         return update
 
     def _learn(self, *arguments: Any) -> Any:
-        before = self.counter.get_total_flops()
-        result = super()._learn(*arguments)
-        self.in_steps = self.counter.get_total_flops() - before
+        before, started = self.counter.get_total_flops(), time.perf_counter()
+        result = super()._learn(*arguments)  # reads the losses at its end, which waits until a GPU is done
+        self.seconds, self.in_steps = time.perf_counter() - started, self.counter.get_total_flops() - before
         return result
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -119,13 +120,36 @@ def comparison_of(grid: Path, metric: str) -> Comparison:
 
 def print_comparison(table: Comparison) -> None:
     """Show a comparison in the terminal."""
+    console, unlimited = Console(), Console(width=10_000)
+    shown = _laid_out(table, 12, " ±\n", folds=True)
+    for name_width, plus_minus in ((10_000, " ± "), (18, " ± "), (12, " ± "), (18, " ±\n"), (12, " ±\n")):
+        whole = _laid_out(table, name_width, plus_minus)
+        if unlimited.measure(whole).maximum <= console.width:
+            shown = whole
+            break
+    console.print(shown)
+
+
+def _laid_out(table: Comparison, name_width: int, plus_minus: str, folds: bool = False) -> Table:
+    """Names in lines of ``name_width``; a column ``folds`` inside words only where nothing else fits."""
     # Few lines, so that four sites with their deviations come close to 80 columns.
     shown = Table(caption=table.caption, caption_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
     for number, name in enumerate(table.header):
-        shown.add_column(name, justify="right" if number else "left", overflow="fold")
-    for row in table.rows():
-        shown.add_row(*row)
-    Console().print(shown)
+        justify: Literal["left", "right"] = "right" if number else "left"
+        shown.add_column(_in_lines(name, name_width), justify=justify, overflow="fold", no_wrap=not folds)
+    for method, *cells in table.rows():
+        shown.add_row(_in_lines(method, name_width), *(cell.replace(" ± ", plus_minus) for cell in cells))
+    return shown
+
+
+def _in_lines(name: str, width: int) -> str:
+    """A name in lines of about ``width``, broken before ``+``, ``-`` and ``(`` and after ``,``, ``_`` and blanks."""
+    lines = [""]
+    for piece in re.split(r"(?=[+(-])|(?<=[,_ ])", name):
+        if lines[-1] and len(lines[-1] + piece) > width:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.strip() for line in lines)
 
 
 def print_run(summary: dict[str, Any]) -> None:

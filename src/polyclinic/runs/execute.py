@@ -25,7 +25,7 @@ from polyclinic.files import read_json, write_json
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
-from polyclinic.recipe_files import load_recipe
+from polyclinic.recipe_files import load_recipe, require_federation
 from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.plan import folder_name
 from polyclinic.runs.recorder import Recorder
@@ -61,7 +61,8 @@ def run(
     ``"training.rounds=5"``. With ``resume`` a run that was interrupted goes on to the same result.
     """
     if not isinstance(recipe, Recipe):
-        recipe = load_recipe(recipe, overrides, method=method)
+        source, recipe = recipe, load_recipe(recipe, overrides, method=method)
+        require_federation(recipe, source)
     elif list(overrides):
         raise PolyclinicError("overrides: only for a recipe's file or name; change a Recipe object itself.")
     elif method is not None:
@@ -118,9 +119,8 @@ class Execution:
 
     def run(self, parts: list[ProtocolPart]) -> dict[str, Any]:
         """All parts, then the summary."""
-        for component in self.bench.components:
-            for warning in component.warnings():
-                self.observer.on_message(f"warning: {warning}")
+        for warning in self.bench.warnings():
+            self.observer.on_message(f"warning: {warning}")
         rows: list[Row] = []
         extras: dict[str, Any] = {}
         for part in parts:

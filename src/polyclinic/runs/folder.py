@@ -20,7 +20,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-_PACKAGES = ("polyclinic", "torch", "monai", "numpy", "scipy", "safetensors", "pydantic")
+_PACKAGES = ("polyclinic", "torch", "monai", "numpy", "scipy", "safetensors", "pydantic", "timm")
 
 
 class RunFolder:

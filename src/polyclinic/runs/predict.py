@@ -35,13 +35,15 @@ def predict(
     part: str | None = None,
     model: str | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
     """Segment an image file or a folder of them; each mask has its image's name, format and geometry.
 
     ``site`` chooses the model of one site, for methods whose sites have models of their own; ``part`` chooses among
     the trainings of a protocol with several; ``model`` is ``best`` or ``last``, by default the one that was tested.
+    ``warn`` is told when the training is not finished.
     """
-    bench, federation = load_model(Path(run), site=site, part=part, model=model)
+    bench, federation = load_model(Path(run), site=site, part=part, model=model, warn=warn)
     listed = list_images(Path(images), bench.task.image_channels)
     items = [Item("", found.name, found.images, None, found.name) for found in listed]
     if any(path.resolve().parent == Path(out).resolve() for item in items for path in item.images):
@@ -78,7 +80,9 @@ def _segment(bench: Bench, federation: Federation, item: Item) -> npt.NDArray[np
     return restore(whole, prepared[0].geometry)
 
 
-def load_model(run: Path, *, site: str | None, part: str | None, model: str | None) -> tuple[Bench, Federation]:
+def load_model(
+    run: Path, *, site: str | None, part: str | None, model: str | None, warn: Callable[[str], None] = lambda _: None
+) -> tuple[Bench, Federation]:
     """The run's network with its weights, and what is needed to prepare images for it."""
     folder = RunFolder(run)
     if not folder.recipe_file.exists():
@@ -93,15 +97,19 @@ def load_model(run: Path, *, site: str | None, part: str | None, model: str | No
     bench = build_bench(recipe, task)
     name = _one_of("part", part, _names(folder.path / "checkpoints"), run)
     weights, unseen, _ = Checkpoint(folder.part(name)).load_model(model)
+    state = None if (folder.part(name) / "tested.json").exists() else Checkpoint(folder.part(name)).load()
+    if state is not None and state.round < recipe.training.rounds and not state.stopped:
+        done = f"{state.round} of {recipe.training.rounds} rounds are done"
+        warn(f"{run}: this training is not finished, {done}; go on with --resume for the final model.")
     personal = {}
     if bench.kept and site is None and not bench.kept <= unseen.keys():
         sites = ", ".join(_sites(folder, name))
         raise PolyclinicError(f"{recipe.method} gives every site a model of its own; choose one with --site: {sites}.")
     if site is not None:
         chosen = _one_of("site", site, _sites(folder, name), run)
-        state = SiteStore(folder.site(name, chosen)).load(before=recipe.training.rounds + 1)
+        memory = SiteStore(folder.site(name, chosen)).load(before=recipe.training.rounds + 1)
         best = None if model == "last" else Checkpoint(folder.part(name)).load_model("best")[2]
-        personal = state.personal_at(best)
+        personal = memory.personal_at(best)
     bench.load(unseen, personal, weights)
     return bench, Federation(run.name, task, {}, run, sliced)
 

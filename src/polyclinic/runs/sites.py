@@ -59,7 +59,7 @@ def _require_room(size: tuple[int, ...], multiple: int, dims: int) -> None:
     if min(size) < multiple or max(size) < 2 * multiple:
         raise PolyclinicError(
             f"Images of size {list(size)} are too small for this network, whose deepest map would hold a single pixel "
-            f"or none; use data.size of at least {2 * multiple} or a smaller network.depth."
+            f"or none; use data.size of at least {2 * multiple} or a network that pools less (network.depth or patch)."
         )
 
 
@@ -88,6 +88,8 @@ def require_training_data(data: SiteData, method: Method) -> None:
     """Stop before the run starts when a site could not take part."""
     if any(find_component(part.component).wants_unlabelled for part in method.parts):
         if not len(data.training_indices()):
-            raise PolyclinicError(f"Site '{data.site}' has no training image; change the split or leave the site out.")
+            raise PolyclinicError(
+                f"Site '{data.site}' has no training image; change the split or leave the site out with data.sites."
+            )
         return
     require_labels(data)

@@ -16,8 +16,9 @@ factor ``B`` is unknown until the end, so that two sums for ``A_m`` and two for 
 Departures: (6) is computed as the mean of ``w_m`` over the unmasked sites, which is the same. Buffers are averaged with
 ``a_m`` and without masks; the released code masks them too (``mask_buffers``). ``h_m`` is kept as a count, and rounds
 are counted site by site, so that a site may skip rounds or join late; the released code counts rounds of the federation
-and its history is never initialised. ``M`` is the number of sites of the federation, and the sum in (5) runs over the
-sites of the round. Where nothing moved, the fraction in (5) is 0.
+and its history is never initialised. ``M`` is the number of sites of the federation (released: of a round), and the sum
+in (5) runs over the sites of the round (released: over the last distances of all). Where nothing moved, the fraction in
+(5) is 0.
 """
 
 from __future__ import annotations
@@ -74,14 +75,11 @@ class ConsistentUpdates(Component):
     streams = True
 
     class Settings(ComponentSettings):
-        """``threshold`` of the consistency, -1 for no masks. ``beta``: pace of the weights, 0 for uniform ones.
+        """Those of the released code, but for buffers."""
 
-        ``mask_buffers``: mask buffers too, as the released code does.
-        """
-
-        threshold: float = Field(0.3, ge=-1, lt=1)
-        beta: float = Field(0.4, ge=0, le=1)
-        mask_buffers: bool = False
+        threshold: float = Field(0.3, ge=-1, lt=1, description="consistency that an update must exceed; -1: no masks")
+        beta: float = Field(0.4, ge=0, le=1, description="pace of the sites' weights; 0 keeps them uniform")
+        mask_buffers: bool = Field(False, description="mask buffers too, as the released code does")
 
     def aggregate(self, server: ServerRound, updates: Iterable[Update]) -> Tensors:
         """One pass over the updates, then equations 5 and 6."""
@@ -96,15 +94,15 @@ class ConsistentUpdates(Component):
         distances: dict[str, float] = {}
         for update in updates:
             values = layout.flat(update.weights)
-            kept = self._mask(update.site, start >= values)
+            passed = self._mask(update.site, start >= values)
             if not self.settings.mask_buffers:
-                kept |= buffers
-            moved = layout.split((start - values) * kept)
+                passed |= buffers
+            moved = layout.split((start - values) * passed)
             norms = [tensor.double().norm() for name, tensor in moved.items() if name not in server.buffers]
             distances[update.site] = float(sum(norms))
             for row, factor in enumerate((self._known(update.site, server), distances[update.site])):
-                sums[row].add_(values * kept, alpha=factor)
-                totals[row].add_(kept, alpha=factor)
+                sums[row].add_(values * passed, alpha=factor)
+                totals[row].add_(passed, alpha=factor)
             rest = {name: tensor for name, tensor in update.weights.items() if name not in layout.like}
             others.add(rest, 1.0, update.samples)
         pace = self._update_weights(server, distances)

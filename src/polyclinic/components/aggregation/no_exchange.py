@@ -12,7 +12,7 @@ from polyclinic.federation.messages import Tensors, Update
 
 @component
 class NoExchange(Component):
-    """Keeps every weight at the site; nothing leaves."""
+    """Keeps every weight at the site."""
 
     name = "no_exchange"
     level = "aggregation"

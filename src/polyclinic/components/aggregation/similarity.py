@@ -31,12 +31,15 @@ def stage_names(network: SegmentationNetwork) -> list[str]:
 
 @torch.no_grad()
 def stage_outputs(network: SegmentationNetwork, probes: Tensor, stages: list[str]) -> Tensors:
-    """Outputs of the stages in eval mode, ``(probes, values)`` each, for probes ``(probes, channel, *spatial)``."""
-    found: Tensors = {}
+    """Outputs of the stages in eval mode, ``(probes, values)`` each, for probes ``(probes, channel, *spatial)``.
+
+    Probes go through one by one: a batch norm without statistics then gives the same for any number of them.
+    """
+    found: dict[str, list[Tensor]] = {stage: [] for stage in ("head", *stages)}
 
     def keep(stage: str) -> Callable[[nn.Module, object, Tensor], None]:
         def hook(module: nn.Module, inputs: object, output: Tensor) -> None:  # noqa: ARG001
-            found[stage] = output
+            found[stage].append(output.float().flatten(1))
 
         return hook
 
@@ -44,24 +47,25 @@ def stage_outputs(network: SegmentationNetwork, probes: Tensor, stages: list[str
     hooks = [outlets[stage].register_forward_hook(keep(stage)) for stage in stages if stage != "head"]
     try:
         with evaluating(network):
-            found["head"] = network(probes)
+            for probe in torch.split(probes, 1):
+                found["head"].append(network(probe).float().flatten(1))
     finally:
         for hook in hooks:
             hook.remove()
-    return {stage: found[stage].float().flatten(1) for stage in stages}
+    return {stage: torch.cat(found[stage]) for stage in stages}
 
 
 def products(first: Tensors, second: Tensors) -> Tensor:
-    """Inner products of two models' outputs, ``(stage, probe)``, in double precision on the CPU."""
+    """Inner products of two models' outputs, ``(stage, probe)``, as doubles on the CPU."""
     # One dot product at a time: batched ones lose three digits over millions of values.
     rows = [torch.stack([torch.dot(a, b) for a, b in zip(first[s], second[s], strict=True)]) for s in first]
-    return torch.stack(rows).double().cpu()
+    return torch.stack(rows).cpu().double()
 
 
 def pairwise_products(outputs: Callable[[int], Tensors], count: int, room: int) -> dict[tuple[int, int], Tensor]:
     """Inner products ``(stage, probe)`` of the outputs of all pairs ``m <= j`` of ``count`` models.
 
-    At most ``room`` bytes of outputs are held, or one model's; beyond that models run again instead.
+    At most ``room`` bytes of outputs are held beside those of the model at work; beyond that models run again instead.
     """
     found: dict[tuple[int, int], Tensor] = {}
     first = 0

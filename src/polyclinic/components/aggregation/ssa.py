@@ -9,8 +9,9 @@ Analysis 2025. No code was released. With ``g_m ~ N(mu_m, sigma_m^2)`` noise wit
 Departures. As printed (13) has one more sum over ``j`` and its weights do not sum to 1. Two readings do: ``row``,
 ``s_mj = c_mj / sum_{k != m} c_mk``, keeps the factor ``1 / 2M``; ``global``, ``s_mj = c_mj / sum of all pairs`` without
 the ``1 / M``, keeps the sentence on the total of all pairs. So ``a_j = (1 / M + (1 / M) sum_m s_mj) / 2`` or
-``a_j = (1 / M + sum_m s_mj) / 2``, at least ``1 / 2M`` for every site; with two sites both are 1/2. Rows of zeros count
-evenly. ``compare = "fedsoda"`` is the rule of the authors' FedSODA (ICASSP 2024): model ``m`` on ``g_m`` and ``g_j``.
+``a_j = (1 / M + sum_m s_mj) / 2``, at least ``1 / 2M`` for every site (``base = "samples"`` has ``n_j / n`` in place
+of the first ``1 / M``); with two sites both are 1/2. Rows of zeros count evenly. ``compare = "fedsoda"`` is the rule of
+the authors' FedSODA (ICASSP 2024): model ``m`` on ``g_m`` and ``g_j``.
 
 The paper uploads ``g_m``. Here a site shares ``mu_m``, ``sigma_m`` of each channel, and the noise comes from the
 recipe's seed and the round, so the server draws the same probes. All sites have the same noise (``shared_noise``),
@@ -20,7 +21,7 @@ probe and share the outputs, for a small probe; the server compares them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import torch
@@ -43,10 +44,12 @@ from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation.messages import Tensors, Update
-from polyclinic.networks.base import SegmentationNetwork, load_weights
+from polyclinic.machine import widest_float
+from polyclinic.networks.base import SegmentationNetwork, fresh_values, load_weights
 from polyclinic.seeds import generator_for, seed_for
 
-_ROOM = 2**30  # bytes of outputs that the server holds at once
+_ROOM = 2**31  # bytes of outputs that the server holds at once: 16 sites of PathFL's network at 512x512
+Outputs = Callable[[int, int, slice], Tensors]
 
 
 @component
@@ -128,31 +131,38 @@ class Ssa(Component):
         """``c`` of eq. 13 as ``(stage, site, site)``."""
         count, how = len(updates), self.settings.similarity
         found = torch.zeros(len(stages), count, count, dtype=torch.float64)
-        if count < 2:
-            return found
         if self.settings.where == "server":
             self._settle_kept(server, updates[0])
+        if count < 2:
+            return found
+        outputs = self._outputs(server, updates, stages)
         if self.settings.compare == "fedsoda":
             for m in range(count):
-                own = self._outputs(server, updates, m, m, stages)
+                own = outputs(m, m, slice(None))
                 square = products(own, own)
                 for j in (j for j in range(count) if j != m):
-                    other = self._outputs(server, updates, m, j, stages)
+                    other = outputs(m, j, slice(None))
                     found[:, m, j] = cosine(products(own, other), square, products(other, other), how)
             return found
-        pairs = pairwise_products(lambda m: self._outputs(server, updates, m, m, stages), count, _ROOM)
+        # One probe after another, so that the outputs of many models fit.
+        each = [pairwise_products(_on_one(outputs, number), count, _ROOM) for number in range(self.settings.probes)]
+        pairs = {pair: torch.cat([one[pair] for one in each], 1) for pair in each[0]}
         for (m, j), product in pairs.items():
             found[:, m, j] = found[:, j, m] = cosine(product, pairs[m, m], pairs[j, j], how)
         return found
 
-    def _outputs(self, server: ServerRound, updates: list[Update], model: int, on: int, stages: list[str]) -> Tensors:
-        """Outputs of a site's model on the probe of the same or another site."""
-        shared = updates[on].shared[self.name]
+    def _outputs(self, server: ServerRound, updates: list[Update], stages: list[str]) -> Outputs:
+        """Outputs of a site's model on some of a site's probes: run here, or what the sites have sent."""
+        shared = [update.shared[self.name] for update in updates]
         if self.settings.where == "sites":
-            return shared
-        load_weights(server.network, updates[model].weights)
-        noise = self._probe(server.round, updates[on].site, shared)
-        return stage_outputs(server.network, noise.to(server.device), stages)
+            return lambda _, on, some: {name: tensor[some] for name, tensor in shared[on].items()}
+        noise = [self._probe(server.round, u.site, own) for u, own in zip(updates, shared, strict=True)]
+
+        def run(model: int, on: int, some: slice) -> Tensors:
+            load_weights(server.network, updates[model].weights)
+            return stage_outputs(server.network, noise[on][some].to(server.device), stages)
+
+        return run
 
     def _probe(self, round_number: int, site: str, statistics: Mapping[str, Tensor]) -> Tensor:
         """Noise ``(probes, channel, *size)`` with a site's mean and deviation, the same wherever it is drawn."""
@@ -161,29 +171,31 @@ class Ssa(Component):
         return mean + deviation * torch.randn(self.settings.probes, len(mean), *self._size, generator=generator)
 
     def _settle_kept(self, server: ServerRound, update: Update) -> None:
-        """Weights that stay at the sites are unknown here: give them initial values, not those of the last user."""
+        """Weights that stay at the sites are unknown here: give them fresh values, not those of the last user.
+
+        A layer starts as a new one would; a weight that belongs to no layer becomes 0.
+        """
         network = server.network
         kept = set(network.state_dict()) - update.weights.keys() - network.frozen()
-        if kept and server.round == 0:
+        if kept and "said" not in self.state:
+            self.state["said"] = torch.ones(())
             server.warn(
                 f"ssa: {len(kept)} weights stay at the sites, '{min(kept)}' first; the server compares models with "
-                "initial values in their place; ssa(where=sites) compares the whole models."
+                "fresh values in their place; ssa(where=sites) compares the whole models."
             )
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(seed_for(self.context.seed, "ssa", "kept"))
-            for prefix, module in network.named_modules():
-                own = {n.rpartition(".")[2] for n in kept if n.rpartition(".")[0] == prefix}
-                for name in own:
-                    getattr(module, name).zero_()
-                if own and hasattr(module, "reset_parameters"):
-                    module.reset_parameters()
+        fresh_values(network, kept, seed_for(self.context.seed, "ssa", "kept"))
+
+
+def _on_one(outputs: Outputs, number: int) -> Callable[[int], Tensors]:
+    """Outputs of a site's model on one of its own probes."""
+    return lambda m: outputs(m, m, slice(number, number + 1))
 
 
 @torch.no_grad()
 def _statistics(site: SiteRound) -> Tensors:
     """Mean and deviation ``(channel,)`` of all pixels of the site's training images, with or without labels."""
     total, count = torch.zeros(2, site.network.channels, dtype=torch.float64), 0
-    wide = torch.float32 if site.device.type == "mps" else torch.float64  # which has no doubles
+    wide = widest_float(site.device)
     for _, images, _ in site.batches():
         values = images.transpose(0, 1).flatten(1)
         total += torch.stack([part.sum(1, dtype=wide) for part in (values, values.square())]).cpu()

@@ -12,7 +12,8 @@ the number of sites (``noise_mode="official"``): ``w = sum_m a_m w_m + sum_m z s
 
 Departures: biases get no noise, as in the released code. Its model has neither norm layers nor buffers and so says
 nothing about them; here they get none either, because noise can make a variance negative. A tensor with one entry has
-no deviation and gets none. In mode ``official`` a site shares ``s(w_m)``, which the server needs to draw the noise.
+no deviation and gets none. In mode ``official`` the weights leave as they are, and with them ``s(w_m)``, which the
+server needs to draw the noise.
 
 This is no differential privacy: nothing is clipped or accounted for, and the noise follows from the recipe's seed, so
 that a run can be repeated; whoever knows the seed can draw it again.
@@ -48,19 +49,26 @@ def noisy_names(network: SegmentationNetwork) -> list[str]:
 
 @component
 class WeightNoise(Component):
-    """Adds Gaussian noise to the weights that leave a site, in proportion to each tensor's spread."""
+    """Adds Gaussian noise to the sites' weights, in proportion to each tensor's spread."""
 
     name = "weight_noise"
     level = "aggregation"
     paper = "Lu et al., Medical Image Analysis 2022"
-    equations = ("HistoFL: w_m + N(0, z^2 s(w_m)^2)",)
+    equations = (
+        "HistoFL, client: sites send w_m + N(0, z^2 s(w_m)^2), s = standard deviation of a tensor's entries",
+        "HistoFL, official: sites send w_m, the server adds sum_m N(0, z^2 s(w_m)^2) to their mean",
+    )
     strength = "noise_level"
 
     class Settings(ComponentSettings):
-        """``noise_level``: z. ``noise_mode``: at the ``client``, or next to the mean as in the ``official`` code."""
+        """A hundredth of a tensor's spread, at the site."""
 
-        noise_level: float = Field(0.01, ge=0)
-        noise_mode: Literal["client", "official"] = "client"
+        noise_level: float = Field(
+            0.01, ge=0, description="z: the noise over the spread of a tensor; 0 switches it off"
+        )
+        noise_mode: Literal["client", "official"] = Field(
+            "client", description="on what leaves a site, or at the server as in the released code"
+        )
 
     @property
     def _at_server(self) -> bool:
@@ -76,22 +84,19 @@ class WeightNoise(Component):
         """Find the tensors, those of all components among them."""
         self._names = noisy_names(site.network)
 
-    def share(self, site: SiteRound) -> Tensors:
-        """In mode ``official`` the deviations ``(tensor,)``."""
-        if not self._at_server:
-            return {}
-        weights = site.network.state_dict()
-        found = [weights[name].float().std() for name in self._names]
-        return {"deviations": torch.stack(found) if found else torch.zeros(0)}
-
     def on_update(self, update: Update) -> Update:
-        """Equation 1."""
-        if self.settings.noise_mode == "official" or not self.settings.noise_level:
+        """Equation 1, or in mode ``official`` the deviations ``(tensor,)`` beside the weights as they are.
+
+        What stays at the site has no place in ``update``; its deviation is given as 0.
+        """
+        if not self.settings.noise_level:
             return update
-        names = [name for name in self._names if name in update.weights]
-        deviations = [update.weights[name].float().std() for name in names]
-        noisy = dict(update.weights)
-        self._add_noise(noisy, names, deviations, update.site, update.round)
+        weights = update.weights
+        deviations = torch.tensor([float(weights[n].float().std()) if n in weights else 0.0 for n in self._names])
+        if self._at_server:
+            return replace(update, shared=update.shared | {self.name: {"deviations": deviations}})
+        noisy = dict(weights)
+        self._add_noise(noisy, self._names, deviations, update.site, update.round)
         return replace(update, weights=noisy)
 
     def combine(self, server: ServerRound, shared: dict[str, Tensors]) -> Tensors:
@@ -99,17 +104,14 @@ class WeightNoise(Component):
         if self._at_server:
             names = noisy_names(server.network)
             for site, tensors in shared.items():
-                self._add_noise(server.weights, names, list(tensors["deviations"]), site, server.round)
+                self._add_noise(server.weights, names, tensors["deviations"], site, server.round)
         return {}
 
-    def _add_noise(
-        self, weights: Tensors, names: list[str], deviations: list[Tensor], site: str, round_number: int
-    ) -> None:
-        """Replace the named tensors by noisy ones; a name that does not travel draws its numbers in vain."""
+    def _add_noise(self, weights: Tensors, names: list[str], deviations: Tensor, site: str, round_number: int) -> None:
+        """Replace the named tensors that are there by noisy ones; ``deviations`` is ``(name,)``."""
         generator = generator_for(self.context.seed, site, round_number, self.name)
-        for name, deviation in zip(names, deviations, strict=True):
-            if name not in weights:
-                continue
-            clean = weights[name]
-            noise = torch.randn(clean.shape, generator=generator) * (self.settings.noise_level * deviation)
-            weights[name] = clean + noise.to(clean.dtype)
+        for name, deviation in zip(names, deviations.tolist(), strict=True):
+            if name in weights:
+                clean = weights[name]
+                noise = torch.randn(clean.shape, generator=generator) * (self.settings.noise_level * deviation)
+                weights[name] = clean + noise.to(clean.dtype)

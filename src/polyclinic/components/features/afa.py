@@ -33,6 +33,7 @@ from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
 from polyclinic.errors import PolyclinicError, suggestion
 from polyclinic.federation.messages import Tensors
+from polyclinic.machine import widest_float
 from polyclinic.networks.base import SegmentationNetwork
 
 When = Literal["always", "train"]
@@ -83,7 +84,7 @@ class FeatureAlignment(nn.Module):
     @torch.no_grad()
     def _collect(self, features: Tensor) -> None:
         """Add a batch's values and squares."""
-        wide = torch.float32 if features.device.type == "mps" else torch.float64  # which has no doubles
+        wide = widest_float(features.device)
         rows = features.reshape(len(features), self.groups, -1).to(torch.promote_types(features.dtype, torch.float32))
         variance, mean = (part.to(wide) for part in torch.var_mean(rows, 2, correction=0))
         sums = torch.stack([mean.sum(0), (variance + mean.square()).sum(0)]) * rows.shape[2]

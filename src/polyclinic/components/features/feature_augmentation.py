@@ -18,11 +18,11 @@ so have all stages with ``place="tap"``.
 The released server takes one variance over sites and channels together, which makes ``gamma`` 1 for every channel
 (``variances="scalar"``); the paper's is channel by channel, the default.
 
-Departures: ``var_m`` divides by M; a round with fewer than two sites leaves ``S`` as it is. ``var_b`` divides by B - 1,
-as the released code does. ``sigma`` divides by the number of pixels; the released code by one less, which fails for one
-pixel. A drawn ``sigma'`` below 0 becomes 0. A batch of one image has no ``V``: it is counted in (2) and passes as it
-is. One draw serves all passes of a step, and (2) counts the first alone: a weight perturbation then climbs on one and
-the same loss.
+Departures: ``var_m`` divides by M (``scalar``: by one less than all values, as the released code does); a round with
+fewer than two sites leaves ``S`` as it is. ``var_b`` divides by B - 1, as the released code does. ``sigma`` divides by
+the number of pixels; the released code by one less, which fails for one pixel. A drawn ``sigma'`` below 0 becomes 0. A
+batch of one image has no ``V``: it is counted in (2) and passes as it is. One draw serves all passes of a step, and (2)
+counts the first alone: a weight perturbation then climbs on one and the same loss.
 """
 
 from __future__ import annotations
@@ -36,81 +36,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from polyclinic.components.base import Component, ComponentSettings, Shared
+from polyclinic.components.features.statistics_augmentation import StatisticsAugmentation
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
 from polyclinic.federation.messages import Tensors
 from polyclinic.networks.base import SegmentationNetwork
 
-_EPS = 1e-6
 _STATISTICS = ("mean", "deviation")
-
-
-class StatisticsAugmentation(nn.Module):
-    """Redraws the statistics of a map ``(batch, channel, *spatial)`` in train mode; shape and type stay.
-
-    All buffers are ``(channel,)``: the site's running ``mean`` and ``deviation``, and how far these differ between
-    sites, ``mean_variance`` and ``deviation_variance``, which the server sets. Random numbers come from torch's global
-    CPU generator. ``draws`` holds those of the current step by batch size; while it is ``None``, each pass draws anew.
-    """
-
-    mean: Tensor
-    deviation: Tensor
-    mean_variance: Tensor
-    deviation_variance: Tensor
-
-    def __init__(self, channels: int, probability: float, momentum: float) -> None:
-        super().__init__()
-        self.probability, self.momentum = probability, momentum
-        self.draws: dict[int, Tensor | None] | None = None
-        self.register_buffer("mean", torch.zeros(channels))
-        for name in ("deviation", "mean_variance", "deviation_variance"):
-            self.register_buffer(name, torch.ones(channels))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The map with new statistics, or as it is. Computed in float32 or better, whatever the type of ``x``."""
-        if not self.training:
-            return x
-        first = not self.draws
-        noise = self._noise(x)
-        if noise is None:
-            return x
-        with torch.autocast(x.device.type, enabled=False):
-            values = x.to(torch.promote_types(x.dtype, torch.float32)).flatten(2)
-            mean = values.mean(2)
-            centred = values - mean[..., None]
-            deviation = (centred.square().mean(2) + _EPS).sqrt()
-            if first:
-                self._count(mean.detach(), deviation.detach())
-            if len(x) < 2:
-                return x
-            new_mean = mean + noise[0] * self._width(mean, self.mean_variance)
-            new_deviation = (deviation + noise[1] * self._width(deviation, self.deviation_variance)).clamp_min(0)
-            result = centred * (new_deviation / deviation)[..., None] + new_mean[..., None]
-            return result.view(x.shape).to(x.dtype)
-
-    def _noise(self, x: Tensor) -> Tensor | None:
-        """Standard normal numbers ``(2, batch, channel)``, or ``None`` when the draw says to leave the batch alone."""
-        if self.draws is not None and len(x) in self.draws:
-            return self.draws[len(x)]
-        noise = None
-        if float(torch.rand(())) < self.probability:
-            noise = torch.randn(2, *x.shape[:2]).to(x.device)
-        if self.draws is not None:
-            self.draws[len(x)] = noise
-        return noise
-
-    @torch.no_grad()
-    def _count(self, mean: Tensor, deviation: Tensor) -> None:
-        """Equation 2 for statistics ``(batch, channel)``."""
-        for running, found in ((self.mean, mean), (self.deviation, deviation)):
-            running.lerp_(found.mean(0).to(running.dtype), 1 - self.momentum)
-
-    def _width(self, statistic: Tensor, between: Tensor) -> Tensor:
-        """Square root of the variance in (5), ``(channel,)``, for a statistic ``(batch, channel)``."""
-        inverse = 1 / (1 + 1 / (between + _EPS))
-        gamma = len(inverse) * inverse / inverse.sum()
-        return ((gamma + 1) * (statistic.var(0) + _EPS)).sqrt()
 
 
 @component
@@ -127,42 +60,44 @@ class FeatureAugmentation(Component):
     # No ``strength``: a method with one must name the method it extends, and FedFA has uniform weights.
 
     class Settings(ComponentSettings):
-        """``probability`` of a layer to act on a batch; 0 switches it off. ``momentum``: alpha, the part that stays.
+        """Those of the released code, with the paper's variances."""
 
-        ``variances``: S by ``channel``, or one ``scalar`` as in the released code. ``place``: behind the ``pool`` that
-        follows a stage, or at the stage's ``tap``, where skip connections see it too.
-        """
-
-        probability: float = Field(0.5, ge=0, le=1)
-        momentum: float = Field(0.99, ge=0, lt=1)
-        variances: Literal["channel", "scalar"] = "channel"
-        place: Literal["pool", "tap"] = "pool"
+        probability: float = Field(0.5, ge=0, le=1, description="of a layer to act on a batch; 0 switches it off")
+        momentum: float = Field(0.99, ge=0, lt=1, description="alpha: what stays of a running average in each batch")
+        variances: Literal["channel", "scalar"] = Field(
+            "channel", description="S of each channel, or one for a whole layer as in the released code"
+        )
+        place: Literal["pool", "tap"] = Field(
+            "pool", description="behind the pooling below a stage, or at its tap, where skip connections see it too"
+        )
 
     def install(self, network: SegmentationNetwork) -> None:
-        """Put a layer behind every chosen stage."""
+        """Put a layer behind every encoder stage and at the bottleneck."""
         chosen = self.settings
-        self._layers: dict[str, StatisticsAugmentation] = {}
+        self._layers: list[StatisticsAugmentation] = []
         taps = [tap for tap in network.widths if tap.startswith("encoder") or tap == "bottleneck"]
         for tap in taps if chosen.probability else ():
-            self._layers[tap] = StatisticsAugmentation(network.widths[tap], chosen.probability, chosen.momentum)
+            layer = StatisticsAugmentation(network.widths[tap], chosen.probability, chosen.momentum)
+            self._layers.append(layer)
             stage = _stage_with_pooling(network, tap) if chosen.place == "pool" else None
             if stage is None:
-                network.insert(tap, self.name, self._layers[tap])
+                network.insert(tap, self.name, layer)
             else:
-                parts = {"pool": stage.get_submodule("max_pooling"), self.name: self._layers[tap]}
-                stage.max_pooling = nn.Sequential(OrderedDict(parts))
+                stage.max_pooling = nn.Sequential(
+                    OrderedDict({"pool": stage.get_submodule("max_pooling"), self.name: layer})
+                )
         prefixes = {module: prefix for prefix, module in network.named_modules()}
-        found = {(tap, key): prefixes[layer] for tap, layer in self._layers.items() for key in _STATISTICS}
-        self._variances = {(tap, key): f"{prefix}.{key}_variance" for (tap, key), prefix in found.items()}
+        self._variances = {key: [f"{prefixes[layer]}.{key}_variance" for layer in self._layers] for key in _STATISTICS}
 
     def sets(self, name: str) -> bool:
         """The variances between sites; the running statistics follow the policy for buffers."""
-        return name in self._variances.values()
+        return any(name in names for names in self._variances.values())
 
     def leaves(self, network: SegmentationNetwork) -> tuple[Shared, ...]:  # noqa: ARG002
-        """The running statistics of every layer."""
-        sizes = {(tap, key): len(layer.mean) for tap, layer in self._layers.items() for key in _STATISTICS}
-        return tuple(Shared(f"{tap}.{key}", (n,), f"running {key} of each channel") for (tap, key), n in sizes.items())
+        """The running statistics of all layers, one after another."""
+        total = sum(len(layer.mean) for layer in self._layers)
+        where = f"of each channel of {len(self._layers)} encoder maps"
+        return tuple(Shared(key, (total,), f"running {key} {where}") for key in _STATISTICS if total)
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """Forget the draws of the site before."""
@@ -173,23 +108,28 @@ class FeatureAugmentation(Component):
         self._draw_anew()
 
     def _draw_anew(self) -> None:
-        for layer in self._layers.values():
+        for layer in self._layers:
             layer.draws = {}
 
     def share(self, site: SiteRound) -> Tensors:  # noqa: ARG002
         """The site's running statistics."""
-        return {f"{tap}.{key}": getattr(layer, key) for tap, layer in self._layers.items() for key in _STATISTICS}
+        if not self._layers:
+            return {}
+        return {key: torch.cat([getattr(layer, key) for layer in self._layers]) for key in _STATISTICS}
 
     def combine(self, server: ServerRound, shared: dict[str, Tensors]) -> Tensors:
-        """Equation 3 into the layers' buffers."""
-        for (tap, key), name in self._variances.items():
-            if name not in server.weights:
+        """Equation 3 into the layers' buffers; nothing else is broadcast."""
+        widths = [len(layer.mean) for layer in self._layers]
+        for key, names in self._variances.items():
+            if not server.weights.keys() >= set(names):
                 continue  # a method without exchange: every site keeps what it has
-            server.weights[name] = server.previous[name]
-            if len(shared) > 1:
-                running = torch.stack([tensors[f"{tap}.{key}"] for tensors in shared.values()]).double()
+            server.weights.update({name: server.previous[name] for name in names})
+            if len(shared) < 2:
+                continue
+            running = torch.stack([tensors[key] for tensors in shared.values()]).double()
+            for name, values in zip(names, torch.split(running, widths, 1), strict=True):
                 together = self.settings.variances == "scalar"
-                between = running.var().expand(running.shape[1]) if together else running.var(0, correction=0)
+                between = values.var().expand(values.shape[1]) if together else values.var(0, correction=0)
                 server.weights[name] = between.to(server.previous[name].dtype).contiguous()
         return {}
 

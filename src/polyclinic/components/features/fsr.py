@@ -198,11 +198,20 @@ class Fsr(Component):
             options = chosen.form, chosen.gate, chosen.per_channel
             network.insert(tap, "fsr", StyleRecalibration(widths[tap], network.spatial_dims, *options))
 
+    def used_equations(self) -> tuple[str, ...]:
+        """Eq. 6 in the form that is used."""
+        transform, gates, blend = self.equations
+        if self.settings.form == "released":
+            gates = f"released code: w0, w1 = softmax(m / {_TEMPERATURE}), two learned numbers m for all images"
+            blend = f"{blend}, then a scale and a bias of each channel"
+        return transform, gates.replace("sigmoid(", f"{self.settings.gate}("), blend
+
     def warnings(self) -> list[str]:
         """Say when nothing is recalibrated, and when a setting has no effect."""
         found = []
         if not self._taps:
-            found.append("fsr recalibrates nothing: no encoder stage lies between the first and the bottleneck.")
+            empty = "no encoder stage lies between the first and the bottleneck"
+            found.append(f"fsr recalibrates nothing: {empty if self.settings.taps == 'auto' else 'taps is empty'}.")
         if self.settings.form == "released" and (self.settings.per_channel or self.settings.gate != "sigmoid"):
             found.append("fsr: gate and per_channel have no effect with form=released.")
         return found

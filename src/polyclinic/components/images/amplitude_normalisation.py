@@ -157,11 +157,12 @@ class AmplitudeNormalisation(Component):
         return name in self._names.values()
 
     def leaves(self, network: SegmentationNetwork) -> tuple[Shared, ...]:  # noqa: ARG002
-        """The mean amplitude of the site's images, and the number of batches behind it."""
+        """The mean amplitude of the site's images and the number of batches behind it; no row once one is known."""
         shape = tuple(self._module.amplitude.shape)
+        once = "in the first round alone"
         return (
-            Shared("amplitude", shape, "mean amplitude of the images; the common one after the first round"),
-            Shared("count", (), "batches behind the amplitude", torch.int64),
+            Shared("amplitude", ("amplitudes", *shape), f"mean amplitude of the images, {once}", at_most=1),
+            Shared("count", ("amplitudes",), f"batches behind it, {once}", torch.int64, at_most=1),
         )
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
@@ -174,18 +175,19 @@ class AmplitudeNormalisation(Component):
         self._module.learning = self._learns
 
     def share(self, site: SiteRound) -> Tensors:  # noqa: ARG002
-        """The buffers, the same in every round after the first."""
-        return {"amplitude": self._module.amplitude, "count": self._module.count}
+        """One row as long as the site learns, none afterwards."""
+        rows = 1 if self._learns else 0
+        return {"amplitude": self._module.amplitude[None][:rows], "count": self._module.count[None][:rows]}
 
     def combine(self, server: ServerRound, shared: dict[str, Tensors]) -> Tensors:
         """Equation 2 in the first round; later the aggregation's result gives way to what was known."""
         if not server.weights.keys() >= set(self._names.values()):
             return {}  # a method without exchange: every site keeps its own
         fixed = {key: server.previous[name] for key, name in self._names.items()}
-        learned = [tensors for tensors in shared.values() if int(tensors["count"]) > 0]
+        learned = [tensors for tensors in shared.values() if int(tensors["count"].sum()) > 0]
         if int(fixed["count"]) == 0 and learned:
-            mean = torch.stack([tensors["amplitude"] for tensors in learned]).double().mean(0)
-            count = torch.stack([tensors["count"] for tensors in learned]).sum()
+            mean = torch.cat([tensors["amplitude"] for tensors in learned]).double().mean(0)
+            count = torch.cat([tensors["count"] for tensors in learned]).sum()
             fixed = {"amplitude": mean.to(torch.float32), "count": count}
         server.weights.update({self._names[key]: tensor for key, tensor in fixed.items()})
         return {}

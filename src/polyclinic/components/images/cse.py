@@ -11,7 +11,8 @@ Departures. The paper exchanges styles every epoch; here it is every round, with
 flipped; that leaves four equally likely halves, which are drawn directly and so fit images that are not square (in 3D
 the two halves of every axis). A site's own style is left out of its draw (``exclude_self``); the paper draws from all.
 The deviation is ``sqrt(variance + 1e-12)``. Where ``data.intensity`` scales images to 0-1, ``x_style`` is clamped to
-that. A site that is absent stays in the pool with its last style.
+that (``clamp``). A site that is absent stays in the pool with its last style. Styles are those of labelled images after
+augmentation, which alone are changed; the views of unlabelled images are left as they are.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from pydantic import Field
 from torch import Tensor
 
 from polyclinic.components.base import Component, ComponentSettings, Shared
-from polyclinic.components.objectives.prototype_contrast import owner_number
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
 from polyclinic.federation.messages import Tensors
+from polyclinic.machine import widest_float
 from polyclinic.networks.base import SegmentationNetwork
+from polyclinic.seeds import owner_number
 
 _EPS = 1e-6
 
@@ -71,6 +73,7 @@ class Cse(Component):
 
         statistics: Literal["scalar", "channel"] = Field("scalar", description="of a whole image, or of each channel")
         exclude_self: bool = Field(True, description="leave the own style out of the draw")
+        clamp: bool = Field(True, description="keep styled pixels between 0 and 1 where the images are there")
         probability: float = Field(1.0, ge=0, le=1, description="of changing an image; 0 switches the component off")
 
     def warnings(self) -> list[str]:
@@ -102,8 +105,8 @@ class Cse(Component):
         exclude = self.settings.exclude_self
         kept = {n: t[shared["owners"] != owner_number(site.site)] if exclude else t for n, t in shared.items()}
         self._styles = (kept["mean"].to(site.device), kept["deviation"].to(site.device)) if kept else None
-        wide = torch.float32 if site.device.type == "mps" else torch.float64  # which has no doubles
-        self._sums, self._count = torch.zeros(2, self._groups, dtype=wide, device=site.device), 0
+        self._sums = torch.zeros(2, self._groups, dtype=widest_float(site.device), device=site.device)
+        self._count = 0
 
     def on_images(self, step: Step) -> None:
         """Collect the style of the images as they are, then change them; without a pool nothing is drawn."""
@@ -130,7 +133,7 @@ class Cse(Component):
         side = torch.randint(2 * len(ones), (count,), generator=generator).to(device)
         shift, scale = (values[style].reshape(count, -1, *ones) for values in (means, deviations))
         styled = torch.addcmul(shift, normal, scale)
-        if self.context.intensity in ("full-range", "zero-one", "percentile"):
+        if self.settings.clamp and self.context.intensity in ("full-range", "zero-one", "percentile"):
             styled.clamp_(0, 1)
         original = halves(images.shape[2:], device)[side]
         if self.settings.probability < 1:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from polyclinic.components.base import ComponentSettings
@@ -66,21 +66,41 @@ class Cdpa(PrototypeComponent):
             "pixels", description="mean over pixels (eq. 9), or over the means of batches as in the released code"
         )
 
+        @field_validator("levels")
+        @classmethod
+        def _once(cls, levels: tuple[int, ...] | None) -> tuple[int, ...] | None:
+            doubled = [level for level in levels or () if (levels or ()).count(level) > 1]
+            if doubled:
+                raise ValueError(f"level {doubled[0]} is there twice; name each level once")
+            return levels
+
     def install(self, network: SegmentationNetwork) -> None:
         """Put the fusion's 1x1 convolutions into the network's extras, where they are averaged like any weight."""
         if not self.on:
             return
         available = sum(name.startswith("encoder") for name in network.widths)
         self._levels = tuple(range(available)) if self.settings.levels is None else tuple(sorted(self.settings.levels))
-        if len(self._levels) < 2 or not set(self._levels) <= set(range(available)):
-            raise PolyclinicError(
-                f"cdpa(levels={list(self._levels)}): two or more of the network's {available} encoder levels are "
-                "needed; raise network.depth or choose other levels."
-            )
+        self._require_levels(available)
         for stream in _STREAMS:
             widths = [network.widths[f"{stream}{level}"] for level in self._levels]
             fusion = Fusion(widths, self.settings.channels, self.settings.context)
             network.extras[f"cdpa_{stream}"] = fusion
+
+    def _require_levels(self, available: int) -> None:
+        if available < 2:
+            raise PolyclinicError(
+                f"cdpa: two encoder levels or more are needed and this network has {available}; "
+                "raise network.depth, or drop the component with -cdpa."
+            )
+        shown = f"cdpa(levels={list(self._levels)})"
+        unknown = [level for level in self._levels if not 0 <= level < available]
+        if unknown:
+            raise PolyclinicError(
+                f"{shown}: the network has no encoder level {unknown[0]}, its levels are 0 to {available - 1}; "
+                "choose among them or raise network.depth."
+            )
+        if len(self._levels) < 2:
+            raise PolyclinicError(f"{shown}: two levels or more are needed; choose among 0 to {available - 1}.")
 
     def channels(self, network: SegmentationNetwork) -> dict[str, int]:  # noqa: ARG002
         """Encoder and decoder, with one slot for each pair of levels."""

@@ -15,7 +15,6 @@ A class with fewer distinct samples than clusters sends the samples themselves.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from functools import partial
 
@@ -33,6 +32,7 @@ from polyclinic.networks.base import SegmentationNetwork
 from polyclinic.prototypes.bank import Prototypes, cosines, prototype_contrast
 from polyclinic.prototypes.grids import resize_labels
 from polyclinic.prototypes.taps import feature_map, feature_width
+from polyclinic.seeds import owner_number
 
 # Without a matrix product the distance of equal rows is exactly 0.
 _distances = partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
@@ -87,11 +87,6 @@ def kmeans(rows: Tensor, clusters: int, generator: torch.Generator, iterations: 
             break
         centres = moved
     return centres
-
-
-def owner_number(site: str) -> int:
-    """A number of a site's name, the same in every process."""
-    return zlib.crc32(site.encode())
 
 
 @component

@@ -17,7 +17,7 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from polyclinic.data.phantoms import nuclei, prostate, tumour
+from polyclinic.data.phantoms import nuclei, pathology, prostate, tumour
 from polyclinic.data.phantoms.drawing import Drawing
 from polyclinic.errors import PolyclinicError, suggestion
 from polyclinic.files import cache_folder
@@ -58,6 +58,12 @@ DEMOS = {
         "brain tumours in four MRI channels, 3D, 3 hospitals with different scanners",
         ("background", "tumour"), "MRI", 4, 3, (32, 32, 32), ".nii.gz",
         dict(zip(tumour.STYLES, (14, 9, 6), strict=True)), 1, tumour.draw,
+    ),
+    "pathology": Demo(
+        "nuclei, glands and tumour regions, 2D colour, 16 sites: 7 sources, 3 modalities, 3 organs, 3 scanners",
+        ("background", "structure"), "pathology", 3, 2, (64, 64), ".png",
+        dict(zip(pathology.SITES, (10, 9, 16, 8, 14, 8, 11, 15, 16, 14, 12, 9, 10, 12, 11, 13), strict=True)), 2,
+        pathology.draw,
     ),
 }  # fmt: skip
 

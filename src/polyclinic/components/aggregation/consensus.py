@@ -7,8 +7,8 @@ Paper: Liang et al., *RSCFed: Random Sampling Consensus Federated Semi-Supervise
 (2) ``a_i = (n_i / N) exp(-beta d_i / n_i)``, divided by their sum;   ``w_g = sum_i a_i w_i``
 (3) ``w = mean_g w_g``
 
-Departures: ``size`` is at most the number of sites that answered; a site in several groups trains once. ``beta`` is 1
-where a site of the group has labels, and 10000 else, in the released code; here all sites have some, so it is a setting.
+Departures: ``size`` is at most the number of sites that answered; a site in several groups trains once. In the released
+code ``beta`` is 1 where a site of the group has labels, and 10000 else; here it is a setting.
 """
 
 from __future__ import annotations
@@ -70,4 +70,5 @@ class Consensus(Component):
         distances = [sum(float((u.weights[n] - middle[n]).double().norm()) for n in names) for u in group]
         # Shifted by the largest, so that no exponent underflows for all.
         logs = samples.log() - self.settings.beta * torch.tensor(distances, dtype=torch.float64) / samples
-        return logs.softmax(0)
+        trust: torch.Tensor = logs.softmax(0)
+        return trust

@@ -27,6 +27,11 @@ class DataSettings(Section):
     sites: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         None, description="use these sites of the federation alone; all by default"
     )
+    labelled: Annotated[int, Field(ge=1, strict=True)] | Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="labelled training images (or slices) of each site: a number, or a share below 1; other labels of "
+        "training images are never read",
+    )
     size: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=3)] | Literal["auto"] = (
         Field(
             "auto",
@@ -76,19 +81,9 @@ class DataSettings(Section):
         return self
 
 
-class AugmentationSettings(Section):
-    """Batched augmentation on the device; a probability of 0 switches an operation off."""
+class IntensitySettings(Section):
+    """Changes of intensity; a probability of 0 switches an operation off."""
 
-    flip: Fraction = Field(0.0, description="probability of mirroring, for each axis")
-    affine: Fraction = Field(0.0, description="probability of rotation, scaling and translation together")
-    rotation: float = Field(20.0, ge=0, description="largest angle in degrees")
-    scaling: float = Field(0.1, ge=0, lt=1, description="largest relative change of size")
-    translation: float = Field(0.1, ge=0, description="largest shift as a share of the image")
-    elastic: Fraction = Field(0.0, description="probability of an elastic deformation")
-    elastic_grid: int = Field(8, ge=2, description="control points along each axis")
-    elastic_strength: float = Field(
-        0.03, ge=0, description="standard deviation of a control point's shift, share of the image"
-    )
     contrast: Fraction = Field(0.0, description="probability of a contrast change")
     contrast_range: tuple[Positive, Positive] = (0.75, 1.25)
     brightness: Fraction = Field(0.0, description="probability of an additive shift")
@@ -110,6 +105,42 @@ class AugmentationSettings(Section):
         if ends[0] > ends[1]:
             raise ValueError(f"{list(ends)} must rise from low to high")
         return ends
+
+
+class AugmentationSettings(IntensitySettings):
+    """Batched augmentation on the device; a probability of 0 switches an operation off."""
+
+    flip: Fraction = Field(0.0, description="probability of mirroring, for each axis")
+    affine: Fraction = Field(0.0, description="probability of rotation, scaling and translation together")
+    rotation: float = Field(20.0, ge=0, description="largest angle in degrees")
+    scaling: float = Field(0.1, ge=0, lt=1, description="largest relative change of size")
+    translation: float = Field(0.1, ge=0, description="largest shift as a share of the image")
+    elastic: Fraction = Field(0.0, description="probability of an elastic deformation")
+    elastic_grid: int = Field(8, ge=2, description="control points along each axis")
+    elastic_strength: float = Field(
+        0.03, ge=0, description="standard deviation of a control point's shift, share of the image"
+    )
+
+    @property
+    def moves(self) -> bool:
+        """Whether any image changes its geometry."""
+        return max(self.flip, self.affine, self.elastic) > 0
+
+
+class StrongSettings(IntensitySettings):
+    """The strong view of unlabelled images, for methods that learn from them; the weak view has its geometry alone."""
+
+    geometry: bool = Field(
+        True, description="move both views as [augmentation] says; false: as they are, so that teachers look once"
+    )
+    contrast: Fraction = Field(0.8, description="probability of a contrast change")
+    contrast_range: tuple[Positive, Positive] = (0.5, 1.5)
+    brightness: Fraction = Field(0.8, description="probability of an additive shift")
+    brightness_strength: float = Field(
+        0.3, ge=0, description="standard deviation of that shift, in image standard deviations"
+    )
+    blur: Fraction = Field(0.5, description="probability of a Gaussian blur")
+    blur_sigma: tuple[Positive, Positive] = (0.1, 2.0)
 
 
 class NetworkSettings(Section):
@@ -279,6 +310,7 @@ class Recipe(Section):
     plugins: tuple[str, ...] = Field((), description="Python files or modules that register methods of your own")
     data: DataSettings = DataSettings()
     augmentation: AugmentationSettings = AugmentationSettings()
+    strong: StrongSettings = StrongSettings()
     network: NetworkSettings = NetworkSettings()
     training: TrainingSettings = TrainingSettings()
     protocol: ProtocolSettings = ProtocolSettings()

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import polyclinic
-from polyclinic.data.splits import assign_splits
 from polyclinic.engines.inprocess import InProcess
+from polyclinic.evaluation.protocols import protocol_parts
 from polyclinic.federation.bench import Bench, build_bench
 from polyclinic.federation.messages import Broadcast, Evaluation, Failure, Tensors, Update, load_message, save_message
 from polyclinic.federation.observer import Observer
@@ -26,7 +26,7 @@ from polyclinic.federation.site import Site
 from polyclinic.federation.store import SiteStore
 from polyclinic.files import load_tensors
 from polyclinic.recipe_files import load_recipe, recipe_text
-from polyclinic.runs.sites import open_for, prepare_site, site_data
+from polyclinic.runs.sites import open_for, prepare_items, site_data
 from support import assert_same
 
 
@@ -79,10 +79,10 @@ def test_processes_that_start_anew_every_round_give_the_same_weights(
         (home / "recipe.toml").write_text(recipe_text(recipe.model_copy(update={"federation": "federation"})))
 
     federation, recipe = open_for(recipe)
-    bench, split = build_bench(recipe, federation.task), assign_splits(federation, recipe.data, recipe.seed)
+    bench, (part,) = build_bench(recipe, federation.task), protocol_parts(federation, recipe)
     sites = {
         site: Site(
-            site_data(site, prepare_site(federation, recipe, site), split),
+            site_data(site, prepare_items(federation, recipe, federation.sites[site]), part),
             SiteStore(tmp_path / "hospitals" / site / "state"),
         )
         for site in federation.sites

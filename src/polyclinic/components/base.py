@@ -71,6 +71,8 @@ class Context:
     """Spatial size of what the network trains on, where the recipe fixes one."""
     intensity: str = "zero-one"
     """The recipe's ``data.intensity``."""
+    fixed_views: bool = False
+    """Whether the weak view of an unlabelled image is always the image as it is."""
 
 
 @dataclass

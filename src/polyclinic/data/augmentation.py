@@ -14,44 +14,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyclinic.data.deformation import Deformation, coins, draw_deformation, uniform
-from polyclinic.recipe import AugmentationSettings
+from polyclinic.recipe import AugmentationSettings, IntensitySettings
 
 Labels = TypeVar("Labels", bound=Tensor | None)
 
 
-class Augmentation:
-    """The augmentation of a recipe.
+class Intensity:
+    """Changes of intensity, such as those of the strong view of unlabelled images."""
 
-    >>> augmentation = Augmentation(AugmentationSettings(flip=0.5, affine=0.5, gamma=0.3))
-    >>> images, labels = torch.rand(2, 1, 8, 6), torch.zeros(2, 8, 6, dtype=torch.int64)
-    >>> images, labels = augmentation(images, labels, torch.Generator().manual_seed(0))
-    >>> images.shape, labels.shape
-    (torch.Size([2, 1, 8, 6]), torch.Size([2, 8, 6]))
-    """
-
-    def __init__(self, settings: AugmentationSettings) -> None:
-        self.settings = settings
-
-    def __call__(self, images: Tensor, labels: Labels, generator: torch.Generator) -> tuple[Tensor, Labels]:
-        """Apply geometry, then intensity, to ``(batch, channel, *spatial)`` and ``(batch, *spatial)`` or ``None``."""
-        images, labels = self.geometry(images, labels, generator)
-        return self.intensity(images, generator), labels
-
-    def draw(self, shape: Sequence[int], generator: torch.Generator, device: torch.device | str = "cpu") -> Deformation:
-        """Draw a deformation for images of ``shape`` ``(batch, channel, *spatial)``, to apply to several tensors."""
-        return draw_deformation(self.settings, shape, generator, device)
-
-    @torch.no_grad()
-    def geometry(self, images: Tensor, labels: Labels, generator: torch.Generator) -> tuple[Tensor, Labels]:
-        """Move images ``(batch, channel, *spatial)`` linearly and labels ``(batch, *spatial)`` by nearest neighbour."""
-        deformation = self.draw(images.shape, generator, images.device)
-        moved = None if labels is None else deformation.apply(labels, "nearest")
-        return deformation.apply(images), cast(Labels, moved)
+    def __init__(self, changes: IntensitySettings) -> None:
+        self.changes = changes
 
     @torch.no_grad()
     def intensity(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Change the intensities of ``(batch, channel, *spatial)``: contrast, brightness, gamma, blur, then noise."""
-        settings = self.settings
+        settings = self.changes
         operations = (
             (settings.contrast, self._contrast),
             (settings.brightness, self._brightness),
@@ -69,23 +46,52 @@ class Augmentation:
         return images if result is None else result.to(images.dtype)
 
     def _contrast(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        return change_contrast(images, uniform(*self.settings.contrast_range, (len(images),), generator))
+        return change_contrast(images, uniform(*self.changes.contrast_range, (len(images),), generator))
 
     def _brightness(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        shifts = torch.randn(len(images), generator=generator) * self.settings.brightness_strength
+        shifts = torch.randn(len(images), generator=generator) * self.changes.brightness_strength
         return images + _column(shifts, images) * _deviation(images)
 
     def _gamma(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        return change_gamma(images, uniform(*self.settings.gamma_range, (len(images),), generator))
+        return change_gamma(images, uniform(*self.changes.gamma_range, (len(images),), generator))
 
     def _blur(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        return blur(
-            images, uniform(*self.settings.blur_sigma, (len(images),), generator), max(self.settings.blur_sigma)
-        )
+        return blur(images, uniform(*self.changes.blur_sigma, (len(images),), generator), max(self.changes.blur_sigma))
 
     def _noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
         noise = torch.randn(images.shape, generator=generator).to(images)
-        return images + noise * (self.settings.noise_strength * _deviation(images))
+        return images + noise * (self.changes.noise_strength * _deviation(images))
+
+
+class Augmentation(Intensity):
+    """The augmentation of a recipe.
+
+    >>> augmentation = Augmentation(AugmentationSettings(flip=0.5, affine=0.5, gamma=0.3))
+    >>> images, labels = torch.rand(2, 1, 8, 6), torch.zeros(2, 8, 6, dtype=torch.int64)
+    >>> images, labels = augmentation(images, labels, torch.Generator().manual_seed(0))
+    >>> images.shape, labels.shape
+    (torch.Size([2, 1, 8, 6]), torch.Size([2, 8, 6]))
+    """
+
+    def __init__(self, settings: AugmentationSettings) -> None:
+        super().__init__(settings)
+        self.settings = settings
+
+    def __call__(self, images: Tensor, labels: Labels, generator: torch.Generator) -> tuple[Tensor, Labels]:
+        """Apply geometry, then intensity, to ``(batch, channel, *spatial)`` and ``(batch, *spatial)`` or ``None``."""
+        images, labels = self.geometry(images, labels, generator)
+        return self.intensity(images, generator), labels
+
+    def draw(self, shape: Sequence[int], generator: torch.Generator, device: torch.device | str = "cpu") -> Deformation:
+        """Draw a deformation for images of ``shape`` ``(batch, channel, *spatial)``, to apply to several tensors."""
+        return draw_deformation(self.settings, shape, generator, device)
+
+    @torch.no_grad()
+    def geometry(self, images: Tensor, labels: Labels, generator: torch.Generator) -> tuple[Tensor, Labels]:
+        """Move images ``(batch, channel, *spatial)`` linearly and labels ``(batch, *spatial)`` by nearest neighbour."""
+        deformation = self.draw(images.shape, generator, images.device)
+        moved = None if labels is None else deformation.apply(labels, "nearest")
+        return deformation.apply(images), cast(Labels, moved)
 
 
 def change_contrast(images: Tensor, factors: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from polyclinic.errors import PolyclinicError
 from polyclinic.files import write_json
 from polyclinic.recipe import DataSettings
 
-FORMAT = 1  # raise it when the same files and settings would give other tensors
+FORMAT = 2  # raise it when the same files and settings would give other tensors
 _SETTINGS = {
     "size", "fit", "orientation", "spacing", "intensity", "percentiles", "nonzero", "slice_axis", "neighbours",
 }  # fmt: skip
@@ -50,7 +50,8 @@ def cache_key(items: Sequence[Item], task: Task, settings: DataSettings) -> str:
         "task": [len(task.classes), task.channels, task.spatial_dims, task.neighbours, task.spacing],
         "settings": settings.model_dump(mode="json", include=_SETTINGS),
         "items": [
-            [item.site, item.name, item.case, *(_stamp(path) for path in (*item.images, item.label))] for item in items
+            [item.site, item.name, item.case, item.labelled_slices, *map(_stamp, (*item.images, item.label))]
+            for item in items
         ],
     }
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]

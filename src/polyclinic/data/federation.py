@@ -56,6 +56,8 @@ class Item:
     label: Path | None
     case: str
     split: str | None = None
+    labelled_slices: tuple[int, ...] | None = None
+    """The slices of a volume whose label may be used; all by default."""
 
 
 @dataclass(frozen=True)

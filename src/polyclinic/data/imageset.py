@@ -163,12 +163,10 @@ def _records(items: Sequence[Item], federation: Federation, settings: DataSettin
             between = prepared.geometry.slice_spacing
             sample = Sample(item.site, item.name, item.case, prepared.slice_index, prepared.spacing, between)
             empty = torch.zeros(prepared.image.shape[1:], dtype=torch.uint8)
-            label = empty if prepared.label is None else prepared.label
-            yield Record(
-                prepared.image.contiguous(),
-                label.contiguous(),
-                {**asdict(sample), "labelled": prepared.label is not None},
-            )
+            hidden = item.labelled_slices is not None and prepared.slice_index not in item.labelled_slices
+            label = None if hidden else prepared.label
+            about = {**asdict(sample), "labelled": label is not None}
+            yield Record(prepared.image.contiguous(), (empty if label is None else label).contiguous(), about)
 
 
 def _expected_shapes(items: Sequence[Item], federation: Federation, settings: DataSettings) -> list[tuple[int, ...]]:

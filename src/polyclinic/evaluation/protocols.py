@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyclinic.data.federation import Federation
+from polyclinic.data.federation import Federation, Item
+from polyclinic.data.labels import Labels, choose_labels
 from polyclinic.data.splits import Split, assign_splits, k_fold_splits
 from polyclinic.errors import PolyclinicError
 from polyclinic.recipe import Recipe
@@ -12,30 +13,49 @@ from polyclinic.recipe import Recipe
 
 @dataclass(frozen=True)
 class ProtocolPart:
-    """One training with its test. ``unseen`` is a site that only tests, with all of its images."""
+    """One training with its test. ``unseen`` is a site that only tests, with all of its images.
+
+    ``labels`` are those of training images that may be read; all if it is ``None``.
+    """
 
     name: str
     split: Split
     train_sites: tuple[str, ...]
     unseen: str | None = None
+    labels: Labels | None = None
+
+    def items(self, federation: Federation, site: str) -> tuple[Item, ...]:
+        """A site's images with the labels that this part may read."""
+        items = tuple(federation.sites[site])
+        return items if self.labels is None or site == self.unseen else self.labels.visible(items, self.split)
 
 
-def protocol_parts(federation: Federation, recipe: Recipe) -> list[ProtocolPart]:
-    """The trainings that a recipe's protocol asks for."""
+def protocol_parts(federation: Federation, recipe: Recipe, all_labels: bool = False) -> list[ProtocolPart]:
+    """The trainings that a recipe's protocol asks for; ``all_labels`` ignores ``data.labelled``."""
+
+    def labels(split: Split) -> Labels | None:
+        return None if all_labels else choose_labels(federation, split, recipe.data, recipe.seed)
+
     sites, settings = tuple(federation.sites), recipe.protocol
     if settings.kind == "k-fold":
         splits = k_fold_splits(federation, recipe.data, recipe.seed, settings.folds)
-        return [ProtocolPart(f"fold-{number + 1}", split, sites) for number, split in enumerate(splits)]
+        return [
+            ProtocolPart(f"fold-{number + 1}", split, sites, labels=labels(split))
+            for number, split in enumerate(splits)
+        ]
     split = assign_splits(federation, recipe.data, recipe.seed)
     if settings.kind == "own-test":
-        return [ProtocolPart("all", split, sites)]
+        return [ProtocolPart("all", split, sites, labels=labels(split))]
     if len(sites) < 2:
         raise PolyclinicError(
             f"protocol.kind = 'leave-one-site-out' needs two sites or more, {federation.name} has {len(sites)}; "
             "use 'own-test' or 'k-fold'."
         )
+    few = labels(split)
     return [
-        ProtocolPart(f"without-{unseen}", _all_tested(split, unseen), tuple(s for s in sites if s != unseen), unseen)
+        ProtocolPart(
+            f"without-{unseen}", _all_tested(split, unseen), tuple(s for s in sites if s != unseen), unseen, few
+        )
         for unseen in sites
     ]
 
@@ -46,7 +66,12 @@ def _all_tested(split: Split, unseen: str) -> Split:
 
 
 def split_files(parts: list[ProtocolPart]) -> dict[str, str]:
-    """The splits as files of a run folder: one if all parts share it, else one a part."""
-    if len({part.split.hash for part in parts}) == 1:
-        return {"split.csv": parts[0].split.to_csv()}
-    return {f"split-{part.name}.csv": part.split.to_csv() for part in parts}
+    """The splits, and the labels of a budget, as files of a run folder: one if all parts share it, else one a part."""
+    found = _files("split", {part.name: part.split.to_csv() for part in parts})
+    return found | _files("labelled", {part.name: part.labels.to_csv() for part in parts if part.labels is not None})
+
+
+def _files(name: str, texts: dict[str, str]) -> dict[str, str]:
+    if len(set(texts.values())) == 1:
+        return {f"{name}.csv": next(iter(texts.values()))}
+    return {f"{name}-{part}.csv": text for part, text in texts.items()}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from polyclinic.components.base import Component, Context, Shared
-from polyclinic.data.augmentation import Augmentation
+from polyclinic.data.augmentation import Augmentation, Intensity
 from polyclinic.data.federation import Task
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation.messages import Tensors
@@ -48,6 +48,7 @@ class Bench:
     network: SegmentationNetwork
     components: list[Component]
     augmentation: Augmentation
+    strong: Intensity
     initial_kept: Tensors = field(default_factory=dict)
     initial_exchanged: Tensors = field(default_factory=dict)
     """The weights that every training starts from, whatever the network was used for before."""
@@ -121,7 +122,10 @@ def build_bench(recipe: Recipe, task: Task) -> Bench:
     network = build_network(task, recipe.network, recipe.seed)
     size = recipe.data.patch or (recipe.data.size if recipe.data.size != "auto" else None)
     unseen_sites = recipe.protocol.kind == "leave-one-site-out"
-    context = Context(task, recipe.training, recipe.policies, recipe.seed, unseen_sites, size, recipe.data.intensity)
+    fixed = recipe.data.patch is None and not (recipe.strong.geometry and recipe.augmentation.moves)
+    context = Context(
+        task, recipe.training, recipe.policies, recipe.seed, unseen_sites, size, recipe.data.intensity, fixed
+    )  # fmt: skip
     components = method.build(context)
     for hook in ("objective", "make_optimizer"):
         _require_one(hook, components)
@@ -130,7 +134,8 @@ def build_bench(recipe: Recipe, task: Task) -> Bench:
             torch.manual_seed(seed_for(recipe.seed, "install", number, component.name))
             component.install(network)
     network.to(device)
-    bench = Bench(recipe, method, task, device, network, components, Augmentation(recipe.augmentation))
+    views = Augmentation(recipe.augmentation), Intensity(recipe.strong)
+    bench = Bench(recipe, method, task, device, network, components, *views)
     bench.kept, bench.exchanged = _sides(bench)
     bench.initial_kept, bench.initial_exchanged = bench.kept_weights(), bench.exchanged_weights()
     return bench

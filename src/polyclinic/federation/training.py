@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from polyclinic.components.base import Component
 from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
+from polyclinic.data.deformation import Deformation
 from polyclinic.federation.batches import epoch_batches, steps_per_epoch
 from polyclinic.federation.bench import Bench
 from polyclinic.federation.optimizers import learning_rate
@@ -88,9 +89,14 @@ class LocalTraining:
     def _add_views(self, step: Step, rows: Tensor) -> None:
         """Weak view: geometry alone. Strong view: the same geometry, then intensity changes."""
         images, _ = self._load(rows, step.generator)
-        step.deformation = self.bench.augmentation.draw(images.shape, step.generator, images.device)
+        moves = self.bench.recipe.strong.geometry
+        step.deformation = (
+            self.bench.augmentation.draw(images.shape, step.generator, images.device)
+            if moves
+            else Deformation(images.dim() - 2)
+        )
         step.weak = step.deformation.apply(images)
-        step.strong = self.bench.augmentation.intensity(step.weak, step.generator)
+        step.strong = self.bench.strong.intensity(step.weak, step.generator)
         step.unlabelled_indices = rows
 
     def _train(self, step: Step) -> None:

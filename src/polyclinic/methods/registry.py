@@ -37,6 +37,8 @@ class Method:
     paper: str = ""
     year: int | None = None
     pooled: bool = False
+    all_labels: bool = False
+    """Reads every label, whatever ``data.labelled`` says: a reference for methods that do not."""
     extends: str | None = None
     """The method that this one becomes when every strength is zero."""
 

@@ -27,7 +27,7 @@ from polyclinic.methods.registry import load_plugins
 from polyclinic.networks import SegmentationNetwork, parameter_count
 from polyclinic.recipe import Recipe
 from polyclinic.report.rehearsal import Rehearsal, StrictObserver, flop_counter, rehearse
-from polyclinic.runs.sites import open_for, prepare_site, require_training_data, site_data
+from polyclinic.runs.sites import open_for, prepare_items, require_training_data, site_data
 from polyclinic.seeds import generator_for
 
 COUNTED = "convolutions, matrix products and attention, 2 FLOPs for each multiplication with its addition"
@@ -125,7 +125,8 @@ def _measure(federation: Federation, recipe: Recipe, found: dict[str, Any]) -> N
     training = recipe.training.model_copy(update={"rounds": rounds, "validate_every": rounds})
     bench = build_bench(recipe.model_copy(update={"training": training}), federation.task)
     observer, part = StrictObserver(recipe.method), protocol_parts(federation, recipe)[0]
-    data = [site_data(site, prepare_site(federation, recipe, site), part.split) for site in part.train_sites]
+    prepared = {site: prepare_items(federation, recipe, part.items(federation, site)) for site in part.train_sites}
+    data = [site_data(site, images, part) for site, images in prepared.items()]
     for one in data:
         require_training_data(one, bench.method)
     with tempfile.TemporaryDirectory() as folder:

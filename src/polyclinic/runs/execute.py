@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from polyclinic.data.federation import Federation
+from polyclinic.data.federation import Federation, Item
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData, pool
 from polyclinic.engines.inprocess import InProcess
@@ -29,7 +29,7 @@ from polyclinic.recipe_files import load_recipe, require_federation
 from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.plan import folder_name
 from polyclinic.runs.recorder import Recorder
-from polyclinic.runs.sites import open_for, prepare_site, require_training_data, site_data
+from polyclinic.runs.sites import open_for, prepare_items, require_training_data, site_data
 from polyclinic.runs.summary import summary_of
 from polyclinic.runs.testing import check_test_data, test_part
 from polyclinic.runs.tracking import trackers_for
@@ -89,7 +89,7 @@ def _run_in(
     folder.open(recipe, resume)
     task = {**asdict(federation.task), "volumes_as_slices": federation.volumes_as_slices}
     folder.keep("task.json", json.dumps(task, indent=2) + "\n")
-    parts = protocol_parts(federation, recipe)
+    parts = protocol_parts(federation, recipe, parse_method(recipe.method).all_labels)
     for name, text in split_files(parts).items():
         folder.keep(name, text)
     finished = folder.summary()
@@ -115,7 +115,7 @@ class Execution:
     ) -> None:
         self.federation, self.recipe, self.bench = federation, recipe, bench
         self.folder, self.observer = folder, observer
-        self._images: dict[str, ImageSet] = {}
+        self._images: dict[tuple[Item, ...], ImageSet] = {}
 
     def run(self, parts: list[ProtocolPart]) -> dict[str, Any]:
         """All parts, then the summary."""
@@ -162,8 +162,9 @@ class Execution:
     def _data(self, part: ProtocolPart) -> dict[str, SiteData]:
         """Prepared images of all sites that train or test, read once for all parts."""
         wanted = [*part.train_sites, *([part.unseen] if part.unseen else [])]
-        for site in wanted:
-            if site not in self._images:
-                self.observer.on_message(f"reading {site} ({len(self.federation.sites[site])} images)")
-                self._images[site] = prepare_site(self.federation, self.recipe, site)
-        return {site: site_data(site, self._images[site], part.split, site == part.unseen) for site in wanted}
+        items = {site: part.items(self.federation, site) for site in wanted}
+        for site, own in items.items():
+            if own not in self._images:
+                self.observer.on_message(f"reading {site} ({len(own)} images)")
+                self._images[own] = prepare_items(self.federation, self.recipe, own)
+        return {site: site_data(site, self._images[own], part) for site, own in items.items()}

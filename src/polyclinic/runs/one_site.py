@@ -7,18 +7,20 @@ reads the broadcast from a file and writes the update to another; both hold name
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from polyclinic.data.splits import assign_splits
 from polyclinic.errors import PolyclinicError
+from polyclinic.evaluation.protocols import protocol_parts
 from polyclinic.federation.bench import build_bench
 from polyclinic.federation.messages import Broadcast, Update, load_message, save_message
 from polyclinic.federation.site import Site
 from polyclinic.federation.store import SiteStore
+from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
 from polyclinic.recipe_files import load_recipe
-from polyclinic.runs.sites import open_for, prepare_site, site_data
+from polyclinic.runs.sites import open_for, prepare_items, site_data
 
 
 def answer(recipe: Recipe, site: str, state: Path, broadcast: Broadcast) -> Update:
@@ -27,7 +29,9 @@ def answer(recipe: Recipe, site: str, state: Path, broadcast: Broadcast) -> Upda
     federation, recipe = open_for(recipe)
     if site not in federation.sites:
         raise PolyclinicError(f"{federation.root}: has no site '{site}'; it has {', '.join(federation.sites)}.")
-    data = site_data(site, prepare_site(federation, recipe, site), assign_splits(federation, recipe.data, recipe.seed))
+    first = protocol_parts(federation, recipe, parse_method(recipe.method).all_labels)[0]
+    part = replace(first, unseen=None)
+    data = site_data(site, prepare_items(federation, recipe, part.items(federation, site)), part)
     return Site(data, SiteStore(state)).train(build_bench(recipe, federation.task), broadcast)
 
 

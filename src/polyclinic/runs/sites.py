@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from polyclinic.components.registry import find_component
-from polyclinic.data.federation import Federation, item_header, open_federation
+from polyclinic.data.federation import Federation, Item, item_header, open_federation
 from polyclinic.data.imageset import ImageSet, build_imageset
 from polyclinic.data.preprocessing import resolve_size
 from polyclinic.data.sitedata import SiteData
-from polyclinic.data.splits import Split
 from polyclinic.errors import PolyclinicError
+from polyclinic.evaluation.protocols import ProtocolPart
 from polyclinic.federation.site import require_labels
 from polyclinic.methods.registry import Method
 from polyclinic.networks import build_network
@@ -67,13 +68,14 @@ def cache_for(recipe: Recipe) -> Path | None:
     return Path(recipe.data.cache).expanduser() if recipe.data.cache else None
 
 
-def prepare_site(federation: Federation, recipe: Recipe, site: str) -> ImageSet:
-    """All prepared images of one site."""
-    return build_imageset(federation.sites[site], federation, recipe.data, cache_for(recipe))
+def prepare_items(federation: Federation, recipe: Recipe, items: Sequence[Item]) -> ImageSet:
+    """Images of one site, prepared."""
+    return build_imageset(items, federation, recipe.data, cache_for(recipe))
 
 
-def site_data(site: str, images: ImageSet, split: Split, unseen: bool = False) -> SiteData:
+def site_data(site: str, images: ImageSet, part: ProtocolPart) -> SiteData:
     """A site's images with the indices of each split; an unseen site tests with everything."""
+    unseen, split = site == part.unseen, part.split
     parts = ["test" if unseen else split.of[sample.site, sample.name] for sample in images.samples]
     indices = {
         name: torch.tensor([i for i, part in enumerate(parts) if part == name], dtype=torch.long)

@@ -1,0 +1,65 @@
+"""FixMatch: a confident prediction on the weak view is the label of the strong view.
+
+Paper: Sohn et al., *FixMatch: Simplifying Semi-Supervised Learning with Consistency and Confidence*, NeurIPS 2020. With
+``q`` the trained network's probabilities on the weak view and ``p`` those on the strong one, pixel by pixel:
+
+(4) ``l_u = mean 1[max q >= tau] CE(argmax q, p)``
+
+The mean runs over all pixels; those left out count as 0. FedSemiDG's baseline has ``tau = 0.7`` and adds a soft Dice on
+the same pixels (``dice``).
+
+Departures: as many unlabelled as labelled images make a step (seven times as many in the paper). ``q`` comes from the
+network in train mode without a trace in running statistics.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from polyclinic.components.base import Component, ComponentSettings
+from polyclinic.components.registry import component
+from polyclinic.components.step import Step
+from polyclinic.networks.base import without_statistics
+from polyclinic.semi.losses import masked_loss
+from polyclinic.semi.teachers import probabilities
+
+
+@component
+class FixMatch(Component):
+    """Learns unlabelled images from the network's own confident predictions on their weak view."""
+
+    name = "fixmatch"
+    level = "objective"
+    paper = "Sohn et al., NeurIPS 2020"
+    equations = ("FixMatch eq. 4: l_u = mean 1[max q >= tau] CE(argmax q, p)",)
+    strength = "weight"
+    wants_unlabelled = True
+
+    class Settings(ComponentSettings):
+        """The paper's."""
+
+        weight: float = Field(1.0, ge=0, description="lambda_u of the unlabelled loss")
+        threshold: float = Field(0.95, ge=0, le=1, description="tau: the least confidence of a pseudo label")
+        dice: bool = Field(False, description="add a soft Dice on the confident pixels")
+
+    _seen: tuple[Step, Tensor, Tensor] | None = None
+
+    def loss(self, step: Step) -> dict[str, Tensor]:
+        """Equation 4; without unlabelled images there is no term."""
+        if not self.settings.weight or step.weak is None:
+            return {}
+        labels, mask = self._look(step)
+        with torch.autocast(labels.device.type, enabled=False):
+            term = masked_loss(step.unlabelled.logits, labels, mask, self.settings.dice)
+        return {self.name: self.settings.weight * term}
+
+    def _look(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Pseudo labels and mask ``(unlabelled, *spatial)``, once for a step."""
+        if self._seen is None or self._seen[0] is not step:
+            assert step.weak is not None
+            with without_statistics(step.network):
+                confidence, labels = probabilities(step.network, step.weak).max(1)
+            self._seen = step, labels, confidence >= self.settings.threshold
+        return self._seen[1], self._seen[2]

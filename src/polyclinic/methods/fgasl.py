@@ -1,0 +1,14 @@
+"""FGASL (FedSemiDG, Medical Image Analysis)."""
+
+from polyclinic.methods.registry import Method, part, register
+
+register(
+    Method(
+        name="fgasl",
+        summary="For few labels and unseen sites: gap-aware weights, two teachers' pseudo labels, robust features.",
+        paper="FedSemiDG: Domain Generalized Federated Semi-Supervised Medical Image Segmentation, "
+        "Medical Image Analysis",
+        year=2025,
+        parts=(part("gaa"), part("dual_teacher"), part("perturbation_invariance")),
+    )
+)

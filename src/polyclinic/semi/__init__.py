@@ -1,0 +1,1 @@
+"""What components that learn from unlabelled images share: entropies, masked losses, teachers."""

@@ -181,3 +181,20 @@ def test_wrong_input_is_refused() -> None:
         case_metrics(np.full((2, 2), 2), np.zeros((2, 2), int), 2, ("dice",))
     with pytest.raises(ValueError, match="0 to 1, got -1 to 0"):
         dice_per_image(torch.zeros(1, 2, 2, dtype=torch.int64), torch.full((1, 2, 2), -1), 2)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), empty=st.sampled_from(("one-if-both-empty", "ignore", "penalise")))
+def test_a_region_is_measured_as_the_mask_of_its_classes(seed: int, empty: module.EmptyMasks) -> None:
+    rng = np.random.default_rng(seed)
+    prediction, truth = (rng.choice(4, (3, 9, 8), p=rng.dirichlet(np.full(4, 0.3))) for _ in range(2))
+    regions = ((1, 3), (2,), (1, 2, 3))
+    quick = dice_per_image(torch.tensor(prediction), torch.tensor(truth), 4, empty, regions)
+    for image in range(3):
+        found = case_metrics(prediction[image], truth[image], 4, ALL, None, empty, regions=regions)
+        for number, region in enumerate(regions):
+            masks = [np.isin(labels[image], region).astype(int) for labels in (prediction, truth)]
+            alone = case_metrics(*masks, 2, ALL, None, empty)
+            for metric in ALL:
+                assert found[metric][number] == pytest.approx(alone[metric][0], nan_ok=True)
+            assert float(quick[image, number]) == pytest.approx(alone["dice"][0], nan_ok=True)

@@ -46,7 +46,12 @@ class Report:
         return {
             "name": self.federation.name,
             "folder": str(self.federation.root),
-            "task": {"classes": list(task.classes), "channels": task.channels, "spatial_dims": task.spatial_dims},
+            "task": {
+                "classes": list(task.classes),
+                "channels": task.channels,
+                "spatial_dims": task.spatial_dims,
+                "regions": {name: list(members) for name, members in task.regions},
+            },
             "sites": [asdict(row) for row in self.rows],
             "problems": [problem.as_dict() for problem in self.problems],
         }

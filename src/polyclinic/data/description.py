@@ -20,6 +20,7 @@ class Description(BaseModel):
     classes: Annotated[tuple[str, ...], Field(min_length=2, max_length=255)] | None = None
     modality: str = ""
     channels: Annotated[int, Field(ge=1)] | None = None
+    regions: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = {}
     spatial_dims: Literal[2, 3] | None = None
     spacing: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=2, max_length=3)] | None = None
     case_pattern: str | None = None
@@ -75,6 +76,7 @@ def salvage_description(path: Path) -> Description:
 
 _HINTS = {
     "classes": 'write the background first, as in classes = ["background", "tumour"]',
+    "regions": 'write a table [regions] with lines such as cord = ["white matter", "grey matter"]',
     "spatial_dims": "write 2 or 3",
     "channels": "write a number such as 1 or 3",
     "spacing": "write millimetres along each axis of a file, such as [0.5, 0.5]",

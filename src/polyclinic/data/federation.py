@@ -35,6 +35,17 @@ class Task:
     modality: str = ""
     neighbours: int = 0
     spacing: tuple[float, ...] | None = None
+    regions: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Unions of classes that are judged instead of single ones, by name: they may overlap, classes never do."""
+
+    @property
+    def judged(self) -> dict[str, tuple[int, ...]]:
+        """What metrics are about, by name: the numbers of its classes. Every foreground class unless there are regions.
+
+        >>> Task(("background", "white", "grey"), 1, 2, regions=(("cord", (1, 2)), ("grey", (2,)))).judged
+        {'cord': (1, 2), 'grey': (2,)}
+        """
+        return dict(self.regions) or {name: (number,) for number, name in enumerate(self.classes) if number}
 
     @property
     def image_channels(self) -> int:
@@ -199,8 +210,26 @@ def _task(
     channels = description.channels or next(iter(headers.values())).channels
     classes = description.classes or _infer_classes(root, files)
     neighbours = settings.neighbours
-    task = Task(classes, channels * (2 * neighbours + 1), dims, description.modality, neighbours, description.spacing)
+    regions = _regions(root, description, classes)
+    task = Task(
+        classes, channels * (2 * neighbours + 1), dims, description.modality, neighbours, description.spacing, regions
+    )
     return task, sliced
+
+
+def _regions(
+    root: Path, description: Description, classes: tuple[str, ...]
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The regions of ``federation.toml`` as numbers of foreground classes."""
+    for name, members in description.regions.items():
+        for member in members:
+            if member not in classes[1:]:
+                known = ", ".join(classes[1:])
+                raise PolyclinicError(
+                    f"{root / 'federation.toml'}: the region '{name}' names '{member}'"
+                    f"{suggestion(member, classes[1:]) or f'; a region is made of the classes {known}.'}"
+                )
+    return tuple((name, tuple(map(classes.index, members))) for name, members in description.regions.items())
 
 
 def _infer_dims(root: Path, headers: dict[str, Header]) -> int:

@@ -29,6 +29,7 @@ from torch import Tensor
 
 DISTANCES = ("hd95", "asd", "assd")
 EmptyMasks = Literal["one-if-both-empty", "ignore", "penalise"]
+Regions = Sequence[Sequence[int]]
 
 
 def case_metrics(
@@ -39,10 +40,12 @@ def case_metrics(
     spacing: Sequence[float] | None = None,
     empty_masks: EmptyMasks = "one-if-both-empty",
     distance_penalty: float | Literal["diagonal"] = "diagonal",
+    regions: Regions | None = None,
 ) -> dict[str, list[float]]:
     """Measure an integer label map ``(*spatial)`` against the true one: a value for each foreground class.
 
-    ``classes`` counts the background. Distances are in pixels without a ``spacing``, else in its units. The penalty
+    ``classes`` counts the background. ``regions`` are measured instead of single classes if they are given: each is a
+    union of classes. Distances are in pixels without a ``spacing``, else in its units. The penalty
     ``diagonal`` is the length of the image's diagonal, in the same units.
 
     >>> truth, prediction = np.zeros((4, 4), int), np.zeros((4, 4), int)
@@ -60,25 +63,31 @@ def case_metrics(
     penalty = float(np.linalg.norm(true.shape * steps)) if distance_penalty == "diagonal" else float(distance_penalty)
     pairs = np.bincount(true.ravel() * classes + predicted.ravel(), minlength=classes**2).reshape(classes, classes)
     result: dict[str, list[float]] = {metric: [] for metric in metrics}
-    for index in range(1, classes):
-        hits, there, found = int(pairs[index, index]), int(pairs[index].sum()), int(pairs[:, index].sum())
+    for region in regions or [(index,) for index in range(1, classes)]:
+        own = list(region)
+        hits, there, found = int(pairs[np.ix_(own, own)].sum()), int(pairs[own].sum()), int(pairs[:, own].sum())
         if not there or not found:
             values = {metric: _empty(metric, not there, not found, empty_masks, penalty) for metric in metrics}
         else:
             values = _overlaps(hits, there, found)
             if any(metric in DISTANCES for metric in metrics):
-                values |= _distances(predicted == index, true == index, steps)
+                values |= _distances(np.isin(predicted, own), np.isin(true, own), steps)
         for metric in metrics:
             result[metric].append(values[metric])
     return result
 
 
 def dice_per_image(
-    predictions: Tensor, labels: Tensor, classes: int, empty_masks: EmptyMasks = "one-if-both-empty"
+    predictions: Tensor,
+    labels: Tensor,
+    classes: int,
+    empty_masks: EmptyMasks = "one-if-both-empty",
+    regions: Regions | None = None,
 ) -> Tensor:
     """Dice of every image and foreground class, ``(batch, *spatial)`` twice to ``(batch, classes - 1)``.
 
-    Voxels are counted on the device of the inputs, the result is float64 on the CPU. It equals ``case_metrics``.
+    With ``regions`` the result is ``(batch, regions)``. Voxels are counted on the device of the inputs, the result is
+    float64 on the CPU. It equals ``case_metrics``.
 
     >>> dice_per_image(torch.tensor([[0, 1, 1]]), torch.tensor([[0, 0, 1]]), classes=2).tolist()
     [[0.6666666666666666]]
@@ -89,8 +98,11 @@ def dice_per_image(
     offsets = torch.arange(batch, device=true.device).unsqueeze(1) * classes**2
     codes = true * classes + predicted + offsets
     pairs = torch.bincount(codes.flatten(), minlength=batch * classes**2).view(batch, classes, classes).cpu()
-    hits = pairs.diagonal(dim1=1, dim2=2)[:, 1:].double()
-    there, found = pairs.sum(2)[:, 1:], pairs.sum(1)[:, 1:]
+    members = torch.zeros(len(regions) if regions else classes - 1, classes, dtype=pairs.dtype)
+    for row, region in enumerate(regions or [(index,) for index in range(1, classes)]):
+        members[row, list(region)] = 1
+    hits = torch.einsum("rt,rp,btp->br", members, members, pairs).double()
+    there, found = pairs.sum(2) @ members.T, pairs.sum(1) @ members.T
     dice = 2 * hits / (there + found).clamp_min(1)
     if empty_masks == "ignore":
         return dice.masked_fill(there == 0, torch.nan)

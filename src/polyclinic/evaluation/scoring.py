@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 def score_quickly(bench: Bench, data: SiteData, split: str, round_number: int) -> Evaluation:
     """Mean Dice over the labelled images of a split (foreground classes, then images), for validation."""
-    classes, policy = len(bench.task.classes), bench.recipe.policies.empty_masks
+    classes, regions = len(bench.task.classes), list(bench.task.judged.values())
+    policy = bench.recipe.policies.empty_masks
     values = [
-        dice_per_image(predicted, labels.to(predicted.device), classes, policy).nanmean(dim=1).cpu()
+        dice_per_image(predicted, labels.to(predicted.device), classes, policy, regions).nanmean(dim=1).cpu()
         for _, predicted, labels in _predictions(bench, data, split)
     ]
     scores = torch.cat(values) if values else torch.empty(0)
@@ -81,10 +82,10 @@ def _cases(
 def _rows(
     bench: Bench, sample: Sample, prediction: np.ndarray, truth: np.ndarray, spacing: tuple[float, ...] | None
 ) -> list[dict[str, Any]]:
-    settings, policies, classes = bench.recipe.evaluation, bench.recipe.policies, bench.task.classes
+    settings, policies, judged = bench.recipe.evaluation, bench.recipe.policies, bench.task.judged
     values = case_metrics(
-        prediction, truth, len(classes), settings.metrics, None if settings.units == "pixel" else spacing,
-        policies.empty_masks, policies.distance_penalty,
+        prediction, truth, len(bench.task.classes), settings.metrics, None if settings.units == "pixel" else spacing,
+        policies.empty_masks, policies.distance_penalty, list(judged.values()),
     )  # fmt: skip
     image = sample.name
     if sample.slice_index is not None and settings.per == "image":
@@ -94,10 +95,10 @@ def _rows(
             "site": sample.site,
             "case": sample.case,
             "image": image,
-            "class": classes[k + 1],
+            "class": name,
             "metric": metric,
             "value": value,
         }
         for metric, by_class in values.items()
-        for k, value in enumerate(by_class)
+        for name, value in zip(judged, by_class, strict=True)
     ]

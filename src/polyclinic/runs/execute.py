@@ -88,6 +88,8 @@ def _run_in(
     """The run itself, in a folder that nobody else works on."""
     folder.open(recipe, resume)
     task = {**asdict(federation.task), "volumes_as_slices": federation.volumes_as_slices}
+    if not task["regions"]:
+        del task["regions"]  # runs that began before there were regions can go on
     folder.keep("task.json", json.dumps(task, indent=2) + "\n")
     parts = protocol_parts(federation, recipe, parse_method(recipe.method).all_labels)
     for name, text in split_files(parts).items():

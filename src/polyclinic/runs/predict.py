@@ -92,6 +92,7 @@ def load_model(
     load_plugins(recipe.plugins)
     about = read_json(folder.path / "task.json")
     sliced = about.pop("volumes_as_slices")
+    about["regions"] = [(region, tuple(members)) for region, members in about.get("regions", ())]
     plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
     task = Task(**plain)
     bench = build_bench(recipe, task)

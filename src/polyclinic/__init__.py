@@ -9,13 +9,15 @@ if TYPE_CHECKING:
     from polyclinic.recipe import Recipe
     from polyclinic.runs.execute import run
     from polyclinic.runs.grid import compare
+    from polyclinic.runs.study import study
 
 __version__ = "0.1.0"
-__all__ = ["PolyclinicError", "Recipe", "__version__", "compare", "run"]
+__all__ = ["PolyclinicError", "Recipe", "__version__", "compare", "run", "study"]
 
 _HOMES = {
     "run": "polyclinic.runs.execute",
     "compare": "polyclinic.runs.grid",
+    "study": "polyclinic.runs.study",
     "Recipe": "polyclinic.recipe",
     "PolyclinicError": "polyclinic.errors",
 }

@@ -46,7 +46,8 @@ def test_the_table_holds_means_deviations_and_differences(grid: tuple[Path, Comp
     out, table = grid
     found = summaries(out)
     with (out / "table.csv").open(newline="") as file:
-        rows = {(row["method"], row["column"]): row for row in csv.DictReader(file)}
+        lines = list(csv.DictReader(file))
+    rows = {(row["method"], row["column"]): row for row in lines if row["metric"] == "dice"}
     assert set(rows) == {(method, column) for method in METHODS for column in ("north", "south", "average")}
     means = {}
     for method in METHODS:

@@ -16,6 +16,7 @@ from polyclinic.cli.explain import explain
 from polyclinic.cli.methods import methods
 from polyclinic.cli.predict import predict
 from polyclinic.cli.run import run
+from polyclinic.cli.study import study
 from polyclinic.errors import PolyclinicError
 
 app = typer.Typer(
@@ -44,6 +45,7 @@ def _root(
 
 app.command()(run)
 app.command()(compare)
+app.command()(study)
 app.command()(predict)
 app.command()(methods)
 app.command()(explain)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -14,3 +18,20 @@ SetOption = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as training.rounds=5. Can be repeated."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+MethodsOption = Annotated[str, typer.Option("--methods", help="Methods or expressions, separated by commas.")]
+SeedsOption = Annotated[
+    str, typer.Option("--seeds", help="How many seeds (3: the recipe's and the next two), or a list such as 0,7,42.")
+]
+MetricOption = Annotated[str, typer.Option("--metric", help="The metric of the table.")]
+JobsOption = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs side by side, each in its own process.")]
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Around a grid of runs: Ctrl-C says how to go on, and ends with code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        command = shlex.join(["polyclinic", *sys.argv[1:]])
+        typer.echo(f"Interrupted. Finished runs are kept; go on with:\n  {command}", err=True)
+        raise typer.Exit(130) from None

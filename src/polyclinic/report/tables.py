@@ -53,7 +53,7 @@ class Comparison:
         return [
             [
                 method,
-                *(_cell(self.mean(method, c), self.deviation(method, c), self.metric) for c in self.columns),
+                *(value_text(self.mean(method, c), self.deviation(method, c), self.metric) for c in self.columns),
                 _signed(self.difference(method), self.metric),
             ]
             for method in self.methods
@@ -66,15 +66,13 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """A Markdown table with a line that says what it shows."""
-        lines = [self.header, ["---"] + ["---:"] * (len(self.header) - 1), *self.rows()]
-        body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-        return f"{body}\n\n{self.caption}\n"
+        return f"{markdown_table([self.header, *self.rows()])}\n\n{self.caption}\n"
 
     @property
     def caption(self) -> str:
         """What the numbers are."""
         seeds = max(len(v["average"]) for v in self.values.values())
-        unit = "mean distance" if self.metric in _DISTANCES else "in %"
+        unit = "mean distance" if is_distance(self.metric) else "in %"
         spread = "mean ± standard deviation over" if seeds > 1 else "of"
         return f"{self.metric} {unit}, {spread} {seeds} seed{'s' if seeds > 1 else ''}."
 
@@ -89,6 +87,12 @@ class Comparison:
                 numbers = (one(method, column) for one in (self.mean, self.deviation, self.difference))
                 writer.writerow([method, column, self.metric, *numbers, known])
         return text.getvalue()
+
+
+def markdown_table(rows: list[list[str]]) -> str:
+    """Rows of cells as a Markdown table; the first row is the header."""
+    lines = [rows[0], ["---"] + ["---:"] * (len(rows[0]) - 1), *rows[1:]]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def comparison_of(grid: Path, metric: str) -> Comparison:
@@ -160,8 +164,8 @@ def print_run(summary: dict[str, Any]) -> None:
     for name in metrics:
         shown.add_column(name, justify="right", overflow="fold")
     for site, values in summary["sites"].items():
-        shown.add_row(site, *(_cell(values.get(name), None, name) for name in metrics))
-    shown.add_row("average", *(_cell(summary["average"][name], None, name) for name in metrics))
+        shown.add_row(site, *(value_text(values.get(name), None, name) for name in metrics))
+    shown.add_row("average", *(value_text(summary["average"][name], None, name) for name in metrics))
     console = Console(highlight=False)
     console.print(f"{summary['method']} on {summary['federation']}, seed {summary['seed']}", markup=False)
     console.print(shown)
@@ -197,23 +201,30 @@ def _transfer_table(matrix: dict[str, dict[str, float | None]]) -> Table:
     for site in sites:
         table.add_column(site, justify="right", overflow="fold")
     for model, row in matrix.items():
-        table.add_row(model, *(_cell(row.get(site), None, "dice") for site in sites))
+        table.add_row(model, *(value_text(row.get(site), None, "dice") for site in sites))
     return table
 
 
-def _scale(metric: str) -> float:
-    return 1.0 if metric.split("/")[0] in _DISTANCES else 100.0
+def is_distance(metric: str) -> bool:
+    """Whether a metric, or its value for one class, is a distance."""
+    return metric.split("/")[0] in _DISTANCES
 
 
-def _cell(value: float | None, deviation: float | None, metric: str) -> str:
+def metric_scale(metric: str) -> float:
+    """What a value is multiplied by for people."""
+    return 1.0 if is_distance(metric) else 100.0
+
+
+def value_text(value: float | None, deviation: float | None, metric: str) -> str:
+    """A mean and its deviation for people: overlaps in %, distances as they are."""
     if value is None:
         return "-"
-    shown = f"{value * _scale(metric):.2f}"
-    return shown if deviation is None else f"{shown} ± {deviation * _scale(metric):.2f}"
+    shown = f"{value * metric_scale(metric):.2f}"
+    return shown if deviation is None else f"{shown} ± {deviation * metric_scale(metric):.2f}"
 
 
 def _signed(value: float | None, metric: str) -> str:
-    return "" if value is None else f"{value * _scale(metric):+.2f}"
+    return "" if value is None else f"{value * metric_scale(metric):+.2f}"
 
 
 def readable_bytes(number: float) -> str:

@@ -18,7 +18,8 @@ from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
 from polyclinic.recipe_files import load_recipe, recipe_text
-from polyclinic.report.tables import Comparison, comparison_of
+from polyclinic.report.overview import all_metrics, overview_csv, overview_markdown
+from polyclinic.report.tables import Comparison
 from polyclinic.runs.execute import run
 from polyclinic.runs.plan import Cell, GridPlan, parse_seeds, plan_grid
 
@@ -42,7 +43,7 @@ def compare(
 def run_grid(
     plan: GridPlan, *, metric: str = "dice", jobs: int = 1, screen: Callable[[str], Any] | None = None
 ) -> Comparison:
-    """Run what is missing of the grid, then write ``table.md`` and ``table.csv``."""
+    """Run what is missing of the grid, then write ``table.md`` and ``table.csv``, all metrics in both."""
     load_plugins(plan.recipe.plugins)
     for method in plan.methods:
         parse_method(method)
@@ -57,10 +58,10 @@ def run_grid(
     else:
         with screen("grid") if screen else nullcontext(Observer()) as observer:
             _run_side_by_side(plan, jobs, observer.on_message)
-    table = comparison_of(plan.out, metric)
-    write_text(plan.out / "table.md", table.to_markdown())
-    write_text(plan.out / "table.csv", table.to_csv())
-    return table
+    tables = all_metrics(plan.out, metric, plan.recipe.evaluation.metrics)
+    write_text(plan.out / "table.md", tables[0].to_markdown() + overview_markdown(tables))
+    write_text(plan.out / "table.csv", overview_csv(tables))
+    return tables[0]
 
 
 def _run_here(plan: GridPlan, cell: Cell, screen: Callable[[str], Any] | None) -> None:

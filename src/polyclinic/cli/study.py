@@ -1,0 +1,47 @@
+"""``polyclinic study``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyclinic.cli.options import (
+    JobsOption,
+    MethodsOption,
+    MetricOption,
+    RecipeArgument,
+    SeedsOption,
+    SetOption,
+    interruptible,
+)
+
+
+def study(
+    recipe: RecipeArgument,
+    vary: Annotated[
+        str, typer.Option("--vary", metavar="KEY=V1,V2,...", help="A key and its values, such as data.labelled=5,10.")
+    ],
+    methods: MethodsOption,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the study; started again, it goes on.")],
+    seeds: SeedsOption = "3",
+    overrides: SetOption = None,
+    metric: MetricOption = "dice",
+    jobs: JobsOption = 1,
+) -> None:
+    """Compare methods for several values of one key, such as the number of labels: a table and a picture."""
+    from polyclinic.cli.progress import ScreenObserver
+    from polyclinic.recipe_files import load_recipe, require_federation
+    from polyclinic.runs.plan import parse_seeds, split_expressions
+
+    loaded = load_recipe(recipe, overrides or [])
+    require_federation(loaded, recipe)
+    from polyclinic.runs.study import plan_study, run_study
+
+    numbers = parse_seeds(seeds, loaded.seed)
+    plan = plan_study(recipe, tuple(overrides or ()), vary, split_expressions(methods), numbers, out)
+    with interruptible():
+        table = run_study(plan, metric, jobs, ScreenObserver)
+    table.show()
+    typer.echo(f"Table: {out / 'study.md'} and {out / 'study.csv'}; picture: {out / 'study.png'}")

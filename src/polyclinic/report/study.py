@@ -1,0 +1,132 @@
+"""The table and the picture of a study, read from its grids."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from polyclinic.files import read_json, replacing, write_text
+from polyclinic.report.tables import Comparison, comparison_of, is_distance, markdown_table, metric_scale, value_text
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """Methods by values of one key. ``tables`` holds a comparison for each value.
+
+    ``fixed`` holds methods that do not depend on the key; their numbers stand for every value.
+    """
+
+    key: str
+    metric: str
+    methods: tuple[str, ...]
+    values: tuple[str, ...]
+    tables: Mapping[str, Comparison]
+    fixed: Comparison | None = None
+
+    def of(self, method: str, value: str) -> Comparison:
+        """The comparison that holds a method's numbers for a value."""
+        return self.fixed if self.fixed is not None and method in self.fixed.methods else self.tables[value]
+
+    def mean(self, method: str, value: str, column: str = "average") -> float | None:
+        """Mean over seeds."""
+        return self.of(method, value).mean(method, column)
+
+    def deviation(self, method: str, value: str, column: str = "average") -> float | None:
+        """Standard deviation over seeds, from two seeds on."""
+        return self.of(method, value).deviation(method, column)
+
+    def rows(self) -> list[list[str]]:
+        """A header, then a row a method: the average over sites for every value."""
+        rows = [["method", *(f"{self.key}={self.values[0]}", *self.values[1:])]]
+        for method in self.methods:
+            cells = ((self.mean(method, v), self.deviation(method, v)) for v in self.values)
+            rows.append([method, *(value_text(mean, deviation, self.metric) for mean, deviation in cells)])
+        return rows
+
+    @property
+    def caption(self) -> str:
+        """What the numbers are."""
+        first = self.of(self.methods[0], self.values[0])
+        notes = [f"Average over sites: {first.caption}"]
+        if self.fixed is not None:
+            notes.append(f"{', '.join(self.fixed.methods)}: does not depend on {self.key}, and ran once.")
+        return " ".join(notes)
+
+    def to_markdown(self) -> str:
+        """A Markdown table with a line that says what it shows."""
+        return f"{markdown_table(self.rows())}\n\n{self.caption}\n"
+
+    def to_csv(self) -> str:
+        """One line a value, method and column, in full precision."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([self.key, "method", "column", "metric", "mean", "standard_deviation", "seeds"])
+        for value in self.values:
+            for method in self.methods:
+                found = self.of(method, value)
+                for column in found.columns:
+                    known = sum(v is not None for v in found.values[method][column])
+                    numbers = found.mean(method, column), found.deviation(method, column)
+                    writer.writerow([value, method, column, self.metric, *numbers, known])
+        return text.getvalue()
+
+    def draw(self, path: Path) -> None:
+        """A line a method over the values, with bars of one standard deviation; dashed where the key says nothing."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+        axes = figure.subplots()
+        numbers = [_number(value) for value in self.values]
+        numeric = all(number is not None for number in numbers)
+        places = [n for n in numbers if n is not None] if numeric else list(map(float, range(len(self.values))))
+        scale = metric_scale(self.metric)
+        for method in self.methods:
+            means = [(self.mean(method, v) or 0.0) * scale for v in self.values]
+            bars = [(self.deviation(method, v) or 0.0) * scale for v in self.values]
+            still = self.fixed is not None and method in self.fixed.methods
+            style = "--" if still else "-o"
+            axes.errorbar(places, means, None if still else bars, fmt=style, capsize=3, markersize=4, label=method)
+        axes.set_xticks(places, self.values)
+        axes.set_xlabel(self.key)
+        axes.set_ylabel(f"{self.metric} {'' if is_distance(self.metric) else 'in %'}".strip())
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+        with replacing(path) as temporary:
+            figure.savefig(temporary, format="png", dpi=150, metadata={"Software": None})
+
+    def write(self, folder: Path) -> None:
+        """``study.md``, ``study.csv`` and ``study.png``."""
+        write_text(folder / "study.md", self.to_markdown())
+        write_text(folder / "study.csv", self.to_csv())
+        self.draw(folder / "study.png")
+
+    def show(self) -> None:
+        """Print the table."""
+        header, *rows = self.rows()
+        shown = Table(caption=self.caption, caption_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
+        for number, name in enumerate(header):
+            shown.add_column(name, justify="right" if number else "left", overflow="fold")
+        for row in rows:
+            shown.add_row(*row)
+        Console().print(shown)
+
+
+def study_of(folder: Path, metric: str) -> StudyTable:
+    """Read the grids of a study."""
+    plan = read_json(folder / "study.json")
+    tables = {value: comparison_of(folder / name, metric) for value, name in plan["grids"].items()}
+    fixed = comparison_of(folder / plan["fixed"], metric) if plan["fixed"] else None
+    return StudyTable(plan["key"], metric, tuple(plan["methods"]), tuple(plan["values"]), tables, fixed)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

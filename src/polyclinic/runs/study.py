@@ -1,0 +1,121 @@
+"""A study: the same comparison for several values of one key of the recipe, such as the number of labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polyclinic.errors import PolyclinicError
+from polyclinic.files import write_json
+from polyclinic.methods.expression import parse_method
+from polyclinic.methods.registry import load_plugins
+from polyclinic.recipe import Recipe
+from polyclinic.recipe_files import load_recipe
+from polyclinic.report.study import StudyTable, study_of
+from polyclinic.runs.grid import run_grid
+from polyclinic.runs.plan import GridPlan, folder_name, parse_seeds, plan_grid
+
+_BUDGET = "data.labelled"
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """A grid for every value, by its text; ``fixed`` holds methods that the key does not touch, and runs once."""
+
+    key: str
+    methods: tuple[str, ...]
+    grids: dict[str, GridPlan]
+    fixed: GridPlan | None
+    out: Path
+
+    def save(self) -> None:
+        """Write ``study.json``, from which a report finds the grids."""
+        about = {
+            "key": self.key,
+            "methods": self.methods,
+            "grids": {value: grid.out.name for value, grid in self.grids.items() if grid.methods},
+            "values": list(self.grids),
+            "fixed": self.fixed and self.fixed.out.name,
+        }
+        write_json(self.out / "study.json", about)
+
+
+def study(
+    recipe: str | Path,
+    vary: str,
+    methods: Iterable[str],
+    *,
+    out: str | Path,
+    seeds: int | Iterable[int] = 3,
+    overrides: Iterable[str] = (),
+    metric: str = "dice",
+    jobs: int = 1,
+) -> StudyTable:
+    """Compare methods for every value of ``vary``, such as ``data.labelled=5,10,20``; what was interrupted goes on."""
+    first = load_recipe(recipe, overrides)
+    numbers = parse_seeds(str(seeds), first.seed) if isinstance(seeds, int) else tuple(seeds)
+    return run_study(plan_study(recipe, tuple(overrides), vary, tuple(methods), numbers, Path(out)), metric, jobs)
+
+
+def plan_study(
+    source: str | Path,
+    overrides: tuple[str, ...],
+    vary: str,
+    methods: tuple[str, ...],
+    seeds: tuple[int, ...],
+    out: Path,
+) -> StudyPlan:
+    """Check every recipe before anything runs, and lay out the grids."""
+    key, values = parse_vary(vary)
+    recipes = {value: load_recipe(source, [*overrides, f"{key}={value}"]) for value in values}
+    _refuse_equal(key, recipes)
+    names = plan_grid(recipes[values[0]], methods, seeds, out).methods
+    load_plugins(recipes[values[0]].plugins)
+    # With all labels, the budget says nothing: one run serves every value.
+    fixed = tuple(name for name in names if parse_method(name).all_labels) if key == _BUDGET else ()
+    moving = tuple(name for name in names if name not in fixed)
+    grids = {
+        value: GridPlan(recipe, moving, seeds, out / folder_name(f"{key}={value}")) for value, recipe in recipes.items()
+    }
+    alone = GridPlan(recipes[values[-1]], fixed, seeds, out / "all-labels") if fixed else None
+    return StudyPlan(key, names, grids, alone, out)
+
+
+def parse_vary(text: str) -> tuple[str, tuple[str, ...]]:
+    """``data.labelled=5,10,20`` as the key and its values; commas inside brackets do not separate."""
+    key, equals, rest = text.partition("=")
+    values = tuple(piece.strip() for piece in re.split(r",(?![^\[]*\])", rest) if piece.strip())
+    key = key.strip()
+    if not equals or not key or not values:
+        raise PolyclinicError(f"--vary {text}: expected a key and its values, such as --vary data.labelled=5,10,20.")
+    if key in ("method", "seed"):
+        raise PolyclinicError(f"--vary {text}: give methods with --methods and seeds with --seeds; vary another key.")
+    return key, values
+
+
+def _refuse_equal(key: str, recipes: dict[str, Recipe]) -> None:
+    seen: dict[str, str] = {}
+    for value, recipe in recipes.items():
+        if other := seen.get(text := recipe.model_dump_json()):
+            raise PolyclinicError(f"--vary {key}: '{other}' and '{value}' are the same recipe; give each value once.")
+        seen[text] = value
+
+
+def run_study(
+    plan: StudyPlan, metric: str = "dice", jobs: int = 1, screen: Callable[[str], Any] | None = None
+) -> StudyTable:
+    """Run what is missing, then write ``study.md``, ``study.csv`` and ``study.png``."""
+    plan.save()
+    for grid in (*plan.grids.values(), *([plan.fixed] if plan.fixed else ())):
+        if grid.methods:
+            run_grid(grid, metric=metric, jobs=jobs, screen=screen and _titled(screen, grid.out.name))
+    table = study_of(plan.out, metric)
+    table.write(plan.out)
+    return table
+
+
+def _titled(screen: Callable[[str], Any], name: str) -> Callable[[str], Any]:
+    return lambda title: screen(f"{name} {title}")

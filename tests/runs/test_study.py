@@ -1,0 +1,160 @@
+"""A study: one comparison for every value of a key."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import polyclinic
+import polyclinic.runs.grid as grid_module
+from polyclinic.errors import PolyclinicError
+from polyclinic.report.study import StudyTable, study_of
+from polyclinic.report.tables import Comparison
+from polyclinic.runs.study import parse_vary, plan_study
+from support import call
+
+FAST = ["training.rounds=1", "training.local_epochs=1"]
+METHODS = ["fl_lower", "fl_upper"]
+
+
+@pytest.fixture(scope="module")
+def study(tiny_recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StudyTable]:
+    out = tmp_path_factory.mktemp("study") / "study"
+    return out, polyclinic.study(tiny_recipe_file, "data.labelled=1,2", METHODS, out=out, seeds=2, overrides=FAST)
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "summary.json").read_text()))
+
+
+def test_every_value_has_a_grid_and_all_labels_run_once(study: tuple[Path, StudyTable]) -> None:
+    out, _ = study
+    runs = sorted(str(path.parent.relative_to(out)) for path in out.glob("*/*/summary.json"))
+    assert runs == [
+        "all-labels/fl_upper-seed0", "all-labels/fl_upper-seed1",
+        "data.labelled=1/fl_lower-seed0", "data.labelled=1/fl_lower-seed1",
+        "data.labelled=2/fl_lower-seed0", "data.labelled=2/fl_lower-seed1",
+    ]  # fmt: skip
+    for value in (1, 2):
+        lines = (out / f"data.labelled={value}" / "fl_lower-seed0" / "labelled.csv").read_text().splitlines()[1:]
+        assert len(lines) == 2 * value, "the budget is per site, and there are two"
+
+
+def test_the_table_holds_the_runs_numbers(study: tuple[Path, StudyTable]) -> None:
+    out, table = study
+    with (out / "study.csv").open(newline="") as file:
+        rows = {(row["data.labelled"], row["method"], row["column"]): row for row in csv.DictReader(file)}
+    assert len(rows) == 2 * 2 * 3
+    for value in ("1", "2"):
+        for method, grid in (("fl_lower", f"data.labelled={value}"), ("fl_upper", "all-labels")):
+            found = [summary(out / grid / f"{method}-seed{seed}")["average"]["dice"] for seed in (0, 1)]
+            assert float(rows[value, method, "average"]["mean"]) == pytest.approx(mean(found))
+            assert float(rows[value, method, "average"]["standard_deviation"]) == pytest.approx(stdev(found))
+            assert f"{100 * mean(found):.2f} ± {100 * stdev(found):.2f}" in (out / "study.md").read_text()
+            assert table.mean(method, value) == pytest.approx(mean(found))
+    assert "fl_upper: does not depend on data.labelled, and ran once." in (out / "study.md").read_text()
+    assert (out / "study.md").read_text().startswith("| method | data.labelled=1 | 2 |")
+
+
+def test_the_picture_shows_lines(study: tuple[Path, StudyTable]) -> None:
+    with Image.open(study[0] / "study.png") as picture:
+        colours = picture.convert("RGB").getcolors(2**24)
+    assert colours is not None
+    blue, orange = (31, 119, 180), (255, 127, 14)
+    counts = {colour: number for number, colour in colours}
+    assert counts.get(blue, 0) > 50
+    assert counts.get(orange, 0) > 50
+
+
+def test_started_again_it_goes_on_where_it_stopped(
+    study: tuple[Path, StudyTable], tiny_recipe_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, table = study
+    (out / "data.labelled=2" / "fl_lower-seed1" / "summary.json").unlink()
+    trained: list[str] = []
+    real = grid_module.run
+
+    def spy(recipe: Any, *, out: Path, **more: Any) -> Any:
+        if not (out / "summary.json").exists():
+            trained.append(f"{out.parent.name}/{out.name}")
+        return real(recipe, out=out, **more)
+
+    monkeypatch.setattr(grid_module, "run", spy)
+    again = polyclinic.study(tiny_recipe_file, "data.labelled=1,2", METHODS, out=out, seeds=2, overrides=FAST)
+    assert trained == ["data.labelled=2/fl_lower-seed1"]
+    assert again == table == study_of(out, "dice")
+
+
+def test_only_the_budget_leaves_fl_upper_alone(tiny_recipe_file: Path, tmp_path: Path) -> None:
+    plan = plan_study(tiny_recipe_file, (), "training.lr=0.1,0.01", ("fl_lower", "fl_upper"), (0,), tmp_path)
+    assert plan.fixed is None
+    assert [grid.methods for grid in plan.grids.values()] == [("fl_lower", "fl_upper")] * 2
+    assert [grid.recipe.training.lr for grid in plan.grids.values()] == [0.1, 0.01]
+
+
+def test_a_study_of_fl_upper_alone_has_no_empty_grid(tiny_recipe_file: Path, tmp_path: Path) -> None:
+    table = polyclinic.study(
+        tiny_recipe_file, "data.labelled=1,2", ["fl_upper"], out=tmp_path / "s", seeds=1, overrides=FAST
+    )
+    assert table.mean("fl_upper", "1") == table.mean("fl_upper", "2") is not None
+
+
+def test_values_with_brackets_and_words() -> None:
+    assert parse_vary("data.size=[32,32], [64,64]") == ("data.size", ("[32,32]", "[64,64]"))
+    assert parse_vary("training.schedule=constant,cosine") == ("training.schedule", ("constant", "cosine"))
+
+
+def test_words_are_drawn_side_by_side(tmp_path: Path) -> None:
+    columns: dict[str, list[float | None]] = {"a": [0.5, 0.7], "average": [0.5, 0.7]}
+    one = Comparison("hd95", ("fedavg",), ("a",), {"fedavg": columns})
+    StudyTable("training.schedule", "hd95", ("fedavg",), ("constant", "cosine"), {"constant": one, "cosine": one}).draw(
+        tmp_path / "study.png"
+    )
+    assert (tmp_path / "study.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("vary", "words"),
+    [
+        ("data.labelled", "expected a key and its values, such as --vary data.labelled=5,10,20"),
+        ("data.labelled=", "expected a key and its values"),
+        ("=1,2", "expected a key and its values"),
+        ("seed=1,2", "give methods with --methods and seeds with --seeds"),
+        ("data.labeled=1,2", "unknown key 'data.labeled', did you mean 'labelled'"),
+        ("training.lr=0.1,0.10", "'0.1' and '0.10' are the same recipe"),
+        ("data.labelled=1,0", "data.labelled"),
+    ],
+)
+def test_a_wrong_key_or_value_stops_before_anything_runs(
+    tiny_recipe_file: Path, tmp_path: Path, vary: str, words: str
+) -> None:
+    done = call("study", tiny_recipe_file, "--vary", vary, "--methods", "fedavg", "--out", tmp_path / "out")
+    assert done.code == 2
+    assert words in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_prints_what_it_writes(study: tuple[Path, StudyTable], tiny_recipe_file: Path) -> None:
+    out, table = study
+    settings = [word for text in FAST for word in ("--set", text)]
+    done = call(
+        "study", tiny_recipe_file, "--vary", "data.labelled=1,2", "--methods", ",".join(METHODS), "--seeds", "2",
+        "--out", out, *settings,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert "round" not in done.err, "nothing is trained again"
+    number = table.mean("fl_lower", "2")
+    assert number is not None
+    assert f"{100 * number:.2f}" in done.out
+    assert done.out.splitlines()[-1].endswith(f"picture: {out / 'study.png'}")
+
+
+def test_an_unknown_method_stops_at_once(tiny_recipe_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(PolyclinicError, match="'fedavgg' is not a method"):
+        polyclinic.study(tiny_recipe_file, "data.labelled=1,2", ["fedavgg"], out=tmp_path / "s", seeds=1)

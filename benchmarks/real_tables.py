@@ -13,6 +13,8 @@ import polyclinic
 from polyclinic.files import read_json
 from polyclinic.recipe import Recipe
 from polyclinic.recipe_files import load_recipe
+from polyclinic.report.overview import overview_rows
+from polyclinic.report.tables import comparison_of, markdown_table
 from polyclinic.runs.plan import plan_grid
 
 HERE = Path(__file__).parent
@@ -37,9 +39,11 @@ def events(folder: Path) -> list[dict]:
 
 
 def curve(folders: list[Path], numbers: list[int]) -> str:
-    """Mean validation Dice over sites and seeds after some rounds."""
-    runs = [events(folder) for folder in folders]
-    return " | ".join(f"{100 * mean(run[n - 1]['validation']['dice'] for run in runs):.2f}" for n in numbers)
+    """Mean validation Dice over sites, parts of the protocol and seeds after some rounds."""
+    every = [event for folder in folders for event in events(folder)]
+    return " | ".join(
+        f"{100 * mean(e['validation']['dice'] for e in every if e['round'] == n - 1):.2f}" for n in numbers
+    )
 
 
 def shared(folder: Path) -> tuple[str, str]:
@@ -49,6 +53,15 @@ def shared(folder: Path) -> tuple[str, str]:
     counts = [amount["prototypes"] for amount in sites if "prototypes" in amount]
     size = sum(mean(a["bytes"] for a in by_site.values()) for by_site in amounts.values())
     return (f"{mean(counts):.2f}" if counts else "-"), f"{size:.0f}"
+
+
+def overview(grid: Path, recipe: Recipe) -> list[str]:
+    """The averages of all metrics, if there are several."""
+    metrics = recipe.evaluation.metrics
+    if len(metrics) < 2:
+        return []
+    rows = overview_rows([comparison_of(grid, metric) for metric in metrics])
+    return [markdown_table(rows), "", "Average over the columns above; overlaps in %, distances in pixels.", ""]
 
 
 def section(table: Table, data: Path, out: Path, jobs: int) -> list[str]:
@@ -67,6 +80,7 @@ def section(table: Table, data: Path, out: Path, jobs: int) -> list[str]:
         f"Recipe: [{table.name}.toml]({table.name}.toml), {rounds} rounds of one local epoch.",
         "",
         compared.to_markdown(),
+        *overview(out, recipe),
         "Prototypes and bytes beside the weights are those that a site sends in a round. The seconds of a round come",
         "from a machine with other work on it: a hint, no measurement. The last columns are the mean validation Dice",
         "after so many rounds: is it trained out?",

@@ -26,14 +26,15 @@ TASK = Task(("background", "nucleus"), 3, 2)
 
 @dataclass(frozen=True)
 class Federation:
-    """Sites of RGB images of noise."""
+    """Sites of RGB images of noise; ``mixed`` ones have as many unlabelled images as labelled ones."""
 
     sites: int
     images: int
     size: int
+    mixed: bool = False
 
     def site(self, name: str) -> SiteData:
-        return noise(name, self.images, False, TASK, (self.size, self.size))
+        return noise(name, self.images, self.mixed, TASK, (self.size, self.size))
 
 
 @dataclass
@@ -56,7 +57,8 @@ class Rounds(Observer):
         return max(self.event[f"bytes_{way}"].values())
 
 
-def _server(method: str, settings: dict[str, Any], folder: Path, data: Federation, observer: Observer) -> Server:
+def server_of(method: str, settings: dict[str, Any], folder: Path, data: Federation, observer: Observer) -> Server:
+    """A server with its sites in this process."""
     recipe = make_recipe({"federation": "memory", "method": method, "engine": {"device": "cpu"}, **settings})
     bench, memory = build_bench(recipe, TASK), StateMemory()
     names = [f"site{number}" for number in range(data.sites)]
@@ -71,7 +73,7 @@ def take_turns(
     settings = {"network": network, "training": {"rounds": rounds, "validate_every": rounds + 1, **training}}
     found = {method: Rounds() for method in methods}
     with tempfile.TemporaryDirectory() as folder:
-        servers = {m: _server(m, settings, Path(folder) / m, data, found[m]) for m in methods}
+        servers = {m: server_of(m, settings, Path(folder) / m, data, found[m]) for m in methods}
         for number in range(rounds):
             for method in list(methods)[:: -1 if number % 2 else 1]:
                 wall, cpu = time.perf_counter(), time.process_time()

@@ -118,6 +118,26 @@ def test_pad_crop_keeps_the_middle(tmp_path: Path) -> None:
     np.testing.assert_array_equal(prepared.image[0], np.pad(array[2:5], ((0, 0), (2, 2))))
 
 
+def test_a_crop_comes_before_the_size(tmp_path: Path) -> None:
+    array = np.arange(8 * 10, dtype=np.uint8).reshape(8, 10)
+    label = (array % 2).astype(np.uint8)
+    item = picture(tmp_path, array, label)
+    prepared = prepare(item, federation(2, item), DataSettings(crop=(4, 6), size=(2, 3), intensity="none"))[0]
+    blocks = array[2:6, 2:8].reshape(2, 2, 3, 2).mean((1, 3))
+    np.testing.assert_allclose(prepared.image[0], blocks)
+    kept = prepare(item, federation(2, item), DataSettings(crop=(4, 6), intensity="none"))[0]
+    assert kept.label is not None
+    np.testing.assert_array_equal(kept.label, label[2:6, 2:8])
+    smaller = prepare(item, federation(2, item), DataSettings(crop=(20, 6), intensity="none"))[0]
+    np.testing.assert_array_equal(smaller.image[0], array[:, 2:8])
+
+
+def test_a_crop_of_slices_leaves_their_number(tmp_path: Path) -> None:
+    item = volume(tmp_path, np.zeros((9, 12, 5), np.float32))
+    prepared = prepare(item, federation(2, item, sliced=True), DataSettings(crop=(6, 8), size=(3, 4)))
+    assert [tuple(one.image.shape) for one in prepared] == [(1, 3, 4)] * 5
+
+
 # intensity
 
 
@@ -359,6 +379,14 @@ def test_what_a_crop_cut_off_is_background(tmp_path: Path) -> None:
     assert back.sum() == 24
 
 
+def test_a_cropped_and_resized_prediction_comes_back_to_its_place(tmp_path: Path) -> None:
+    label = np.zeros((24, 30), np.uint8)
+    label[8:16, 9:19] = 1
+    item = picture(tmp_path, label, label)
+    prepared = prepare(item, federation(2, item), DataSettings(crop=(16, 20), size=(8, 10)))
+    np.testing.assert_array_equal(restore(one_hot(prepared), prepared[0].geometry), label)
+
+
 def test_a_prediction_on_another_grid_is_refused(tmp_path: Path) -> None:
     item = picture(tmp_path, np.zeros((8, 6), np.uint8))
     geometry = geometry_of(item, federation(2, item), DataSettings())
@@ -367,16 +395,16 @@ def test_a_prediction_on_another_grid_is_refused(tmp_path: Path) -> None:
 
 
 @given(st.permutations([0, 1, 2]), st.sampled_from([(0.7, 1.3, 2.0), None]), st.sampled_from(["resize", "pad-crop"]),
-       st.sampled_from([(8, 9, 10), (16, 6, 8), "auto"]))  # fmt: skip
-@settings(deadline=None, max_examples=15)
+       st.sampled_from([(8, 9, 10), (16, 6, 8), "auto"]), st.sampled_from([None, (5, 20, 6)]))  # fmt: skip
+@settings(deadline=None, max_examples=20)
 def test_headers_alone_predict_the_prepared_grid(
-    tmp_path_factory: pytest.TempPathFactory, order: list[int], spacing: Any, fit: Any, size: Any
+    tmp_path_factory: pytest.TempPathFactory, order: list[int], spacing: Any, fit: Any, size: Any, crop: Any
 ) -> None:
     affine = np.eye(4)
     affine[:3, :3] = np.eye(3)[order] * (-1.1, 1.5, 0.8)
     item = volume(tmp_path_factory.mktemp("plan"), np.zeros((9, 12, 7), np.float32), affine=affine)
     whole = federation(3, item)
-    chosen = DataSettings(spacing=spacing, fit=fit, size=size)
+    chosen = DataSettings(spacing=spacing, fit=fit, size=size, crop=crop)
     planned, real = geometry_of(item, whole, chosen), prepare(item, whole, chosen)[0]
     assert planned.prepared_shape == real.geometry.prepared_shape == tuple(real.image.shape[1:])
     np.testing.assert_allclose(planned.prepared_affine, real.geometry.prepared_affine, atol=1e-6)

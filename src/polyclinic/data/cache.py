@@ -29,7 +29,7 @@ from polyclinic.recipe import DataSettings
 
 FORMAT = 2  # raise it when the same files and settings would give other tensors
 _SETTINGS = {
-    "size", "fit", "orientation", "spacing", "intensity", "percentiles", "nonzero", "slice_axis", "neighbours",
+    "crop", "size", "fit", "orientation", "spacing", "intensity", "percentiles", "nonzero", "slice_axis", "neighbours",
 }  # fmt: skip
 _ABANDONED = 24 * 3600  # seconds after which a half-written entry belongs to a process that died
 

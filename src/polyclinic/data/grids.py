@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from monai.data import MetaTensor
-from monai.transforms import Orientation, Resize, ResizeWithPadOrCrop, Spacing, SpatialResample
+from monai.transforms import CenterSpatialCrop, Orientation, Resize, ResizeWithPadOrCrop, Spacing, SpatialResample
 from torch import Tensor
 
 from polyclinic.data.federation import Federation, Item, Task, item_header
@@ -108,18 +108,13 @@ def place(
 
 
 def fit(grid: Any, task: Task, settings: DataSettings, label: bool = False, lazy: bool = False) -> Any:
-    """Bring ``(channel, *spatial)`` to ``data.size``; with ``size = "auto"`` it keeps its own size."""
+    """Cut ``data.crop`` out of ``(channel, *spatial)`` and bring it to ``data.size``; ``"auto"`` keeps its own size."""
+    if settings.crop is not None:
+        grid = CenterSpatialCrop(_target("data.crop", settings.crop, grid, task, settings), lazy=lazy)(grid)
     if settings.size == "auto":
         return grid
-    if len(settings.size) != task.spatial_dims:
-        raise PolyclinicError(
-            f"data.size: has {len(settings.size)} numbers, but the task is {task.spatial_dims}D; "
-            "give one for each axis."
-        )
+    target = _target("data.size", settings.size, grid, task, settings)
     shape = tuple(int(size) for size in grid.peek_pending_shape())
-    target = list(settings.size)
-    if len(shape) > task.spatial_dims:
-        target.insert(settings.slice_axis, shape[settings.slice_axis])
     if settings.fit == "pad-crop":
         return ResizeWithPadOrCrop(target, lazy=lazy)(grid)
     if label:
@@ -131,6 +126,18 @@ def fit(grid: Any, task: Task, settings: DataSettings, label: bool = False, lazy
         if list(grid.peek_pending_shape()) != size:
             grid = Resize(size, mode=mode, lazy=lazy)(grid)
     return grid
+
+
+def _target(key: str, size: tuple[int, ...], grid: Any, task: Task, settings: DataSettings) -> list[int]:
+    """A size of the recipe for all axes of the grid: as many slices as there are."""
+    if len(size) != task.spatial_dims:
+        raise PolyclinicError(
+            f"{key}: has {len(size)} numbers, but the task is {task.spatial_dims}D; give one for each axis."
+        )
+    shape, target = grid.peek_pending_shape(), list(size)
+    if len(shape) > task.spatial_dims:
+        target.insert(settings.slice_axis, int(shape[settings.slice_axis]))
+    return target
 
 
 def describe(header: Header, task: Task, settings: DataSettings, grid: Any) -> Geometry:

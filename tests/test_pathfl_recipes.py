@@ -12,7 +12,7 @@ import polyclinic
 from polyclinic.data.federation import open_federation
 from polyclinic.data.phantoms import DEMOS, pathology
 from polyclinic.recipe_files import load_recipe, shipped_recipes
-from polyclinic.runs.sites import prepare_site
+from polyclinic.runs.sites import prepare_items
 
 SETTINGS = ("source", "modality", "organ", "scanner", "unified")
 SITES = list(DEMOS["pathology"].cases)
@@ -53,7 +53,7 @@ def test_images_of_table_1_train_and_keep_their_size(setting: str, sixteen_sites
     resolved = load_recipe(tmp_path / "run/recipe.toml")
     federation = open_federation(resolved.federation, resolved.data)
     for site in wanted:
-        images = prepare_site(federation, resolved, site)
+        images = prepare_items(federation, resolved, federation.sites[site])
         shapes = {tuple(images[number][1].shape) for number in range(len(images))}
         assert shapes == set(SIZES.get(site, [(72, 72)]))
 

@@ -38,6 +38,9 @@ class DataSettings(Section):
             description="size of every prepared image; auto: the median size, rounded to what the network accepts",
         )
     )
+    crop: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+        None, description="first cut this much out of the middle, in pixels of each axis; what is smaller stays"
+    )
     fit: Literal["resize", "pad-crop"] = Field("resize", description="how an image is brought to that size")
     patch: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
         None, description="train on random patches of this size; slide a window at inference"
@@ -204,6 +207,12 @@ class TrainingSettings(Section):
 
     rounds: int = Field(20, ge=1)
     local_epochs: int = Field(1, ge=1)
+    steps_per_epoch: int | None = Field(
+        None,
+        ge=1,
+        description="optimiser steps of a local epoch, the same at every site and for every method; by default an "
+        "epoch sees the images once, and is longer for methods that also learn from unlabelled ones",
+    )
     batch_size: int = Field(6, ge=1)
     loss: Literal["dice-ce", "dice-ce-mean", "ce", "dice"] = Field(
         "dice-ce", description="dice-ce adds both, -mean halves the sum"

@@ -62,6 +62,47 @@ def test_batches_cover_what_they_should(labelled: int, unlabelled: int, size: in
         assert set(others.tolist()) == set(second.tolist())
 
 
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 7), st.integers(0, 7), st.integers(1, 9), st.integers(1, 12))
+def test_a_set_number_of_steps_draws_from_endless_shuffled_streams(
+    labelled: int, unlabelled: int, size: int, steps: int
+) -> None:
+    first, second = torch.arange(labelled), torch.arange(100, 100 + unlabelled)
+    batches = list(epoch_batches(first, second, size, torch.Generator().manual_seed(0), steps))
+    assert len(batches) == steps_per_epoch(labelled, unlabelled, size, steps) == (steps if labelled + unlabelled else 0)
+    for indices, part in ((first, 0), (second, 1)):
+        seen = [batch[part] for batch in batches]
+        assert all(len(one) == min(size, len(indices)) for one in seen)
+        counts = torch.cat([*seen, indices[:0]]).bincount(minlength=200)[indices]
+        assert not len(counts) or int(counts.max() - counts.min()) <= 1, "a walk ends before the next one begins"
+
+
+def test_steps_per_epoch_sets_steps_and_progress_and_the_planned_steps(tmp_path: Path) -> None:
+    seen: dict[str, list[float]] = {}
+
+    class Clock(Component):
+        """Notes where in the run each step is."""
+
+        name = "clock"
+        level = "objective"
+
+        def after_step(self, step: Step) -> None:
+            seen.setdefault(step.site.site, []).append(step.progress)
+
+    with known(Clock):
+        recipe = tiny_recipe("fedavg+clock+process_aware_mean", training={"steps_per_epoch": 4, "rounds": 3})
+        server = tiny_server(tmp_path, recipe, observer=(keeper := Keeper()))
+        updates = list(server.engine.train(Broadcast(1, server.state.weights), server.sites))
+    assert not keeper.refusals
+    wanted = [(1 + step / 8) / 3 for step in range(8)]
+    assert list(seen) == ["north", "south", "west"]
+    for update in updates:
+        assert update.steps == int(update.shared["process_aware_mean"]["planned"]) == 8
+        assert seen[update.site] == pytest.approx(wanted)
+    with pytest.raises(PolyclinicError, match=r"training\.steps_per_epoch"):
+        tiny_recipe(training={"steps_per_epoch": 0})
+
+
 def test_a_round_is_the_plain_pytorch_loop(tmp_path: Path) -> None:
     """FedAvg at a site, written out by hand: same batches, same steps, same weights, bit for bit."""
     recipe = tiny_recipe(training={"clip_gradients": 0.5, "schedule": "cosine", "weight_decay": 0.01})

@@ -89,7 +89,7 @@ def test_work_outside_of_the_steps_is_told_apart_by_place(tiny_recipe_file: Path
 
 def test_the_batch_and_the_local_epochs_change_nothing_for_one_image(tiny_recipe_file: Path) -> None:
     overrides = ("training.batch_size=5", "training.local_epochs=4", "training.rounds=1", "augmentation.blur=1.0")
-    (row,) = cost_of(tiny_recipe_file, "fedavg", overrides=overrides).values()
+    (row,) = cost_of(tiny_recipe_file, "fedavg", overrides=(*overrides, "training.steps_per_epoch=9")).values()
     assert row["flops"]["training"] == STEP
 
 
@@ -109,6 +109,29 @@ def test_unlabelled_images_count_as_images(tiny_recipe_file: Path, own_component
     (row,) = cost_of(tiny_recipe_file, "fedavg+wanting").values()
     assert (2, 2) in seen
     assert row["flops"]["training"] == STEP
+
+
+def test_views_move_in_the_count_where_they_move_in_the_run(tiny_recipe_file: Path, own_components: None) -> None:
+    """A teacher need look only once at views that do not."""
+    fixed: list[bool] = []
+
+    @component
+    class _Looking(Component):
+        name = "looking"
+        level = "objective"
+        wants_unlabelled = True
+
+        def loss(self, step: Step) -> dict[str, Tensor]:
+            fixed.append(self.context.fixed_views)
+            raw, _ = step.site.data.images.batch(step.unlabelled_indices)  # type: ignore[arg-type]
+            assert torch.equal(raw, step.weak) == fixed[-1]  # type: ignore[arg-type]
+            return {"looking": step.unlabelled.logits.square().mean()}
+
+    for overrides in ((), ("augmentation.affine=0.5",), ("augmentation.affine=0.5", "strong.geometry=false")):
+        fixed.clear()
+        (row,) = cost_of(tiny_recipe_file, "fedavg+looking", overrides=overrides).values()
+        assert row["flops"]["training"] == STEP
+        assert set(fixed) == {overrides != ("augmentation.affine=0.5",)}
 
 
 def test_an_image_is_padded_as_in_evaluation_and_a_patch_stands_for_an_image(tiny_recipe_file: Path) -> None:

@@ -104,6 +104,11 @@ class Component:
     recomputes: ClassVar[bool] = False
     """Calls ``step.recompute`` in ``on_gradients``; runs before components that add to the gradients."""
 
+    @property
+    def uses_unlabelled(self) -> bool:
+        """Whether unlabelled images are drawn for it: it wants them, and its strength is not zero."""
+        return self.wants_unlabelled and (self.strength is None or bool(getattr(self.settings, self.strength)))
+
     # ---- build time, both halves ---------------------------------------------------------------------------------
 
     def install(self, network: SegmentationNetwork) -> None:

@@ -55,6 +55,11 @@ class Bench:
     exchanged: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()
 
+    @property
+    def learns_unlabelled(self) -> bool:
+        """Whether unlabelled images are drawn beside the labelled ones."""
+        return any(component.uses_unlabelled for component in self.components)
+
     def fresh_components(self, state: Mapping[str, Tensors]) -> list[Component]:
         """Components for one site and one round. Copies, so that nothing leaks from one site to the next."""
         fresh = []

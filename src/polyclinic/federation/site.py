@@ -60,7 +60,7 @@ class Site:
             with torch.no_grad():
                 shared = {c.name: plain(c.share(site)) for c in components}
         shared = {name: tensors for name, tensors in shared.items() if tensors}
-        samples = self._samples(components)
+        samples = self._samples(bench)
         update = Update(self.name, broadcast.round, bench.exchanged_weights(), samples, site.steps, shared, losses)
         for component in components:
             update = component.on_update(update)
@@ -119,10 +119,9 @@ class Site:
                 f"the training diverged: '{broken}' holds NaN or infinite values; try a lower training.lr"
             )
 
-    def _samples(self, components: list[Component]) -> int:
-        """Training images: those with a label, and all when a component learns from the others too."""
-        every = any(component.wants_unlabelled for component in components)
-        return len(self.data.training_indices(None if every else True))
+    def _samples(self, bench: Bench) -> int:
+        """Training images: those with a label, and all when the method learns from the others too."""
+        return len(self.data.training_indices(None if bench.learns_unlabelled else True))
 
 
 def plain(tensors: Mapping[str, Tensor]) -> Tensors:

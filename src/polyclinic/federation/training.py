@@ -34,7 +34,7 @@ class LocalTraining:
     def __init__(self, bench: Bench, components: list[Component], site: SiteRound, optimizer: Optimizer) -> None:
         self.bench, self.components, self.site, self.optimizer = bench, components, site, optimizer
         self.settings = bench.recipe.training
-        self.unlabelled = any(component.wants_unlabelled for component in components)
+        self.unlabelled = bench.learns_unlabelled
         # A second backward pass starts from cleared gradients, and would wipe out what another component has added.
         self.gradient_order = sorted(components, key=lambda component: not component.recomputes)
         self.parameters = [p for p in bench.network.parameters() if p.requires_grad]
@@ -61,9 +61,10 @@ class LocalTraining:
         site, seed, settings = self.site, self.bench.recipe.seed, self.settings
         labelled = site.data.training_indices(True)
         unlabelled = site.data.training_indices(False) if self.unlabelled else None
-        total = steps_per_epoch(len(labelled), 0 if unlabelled is None else len(unlabelled), settings.batch_size)
+        size, wanted = settings.batch_size, settings.steps_per_epoch
+        total = steps_per_epoch(len(labelled), 0 if unlabelled is None else len(unlabelled), size, wanted)
         order = generator_for(seed, site.site, site.round, "batches", epoch)
-        for index, (rows, others) in enumerate(epoch_batches(labelled, unlabelled, settings.batch_size, order)):
+        for index, (rows, others) in enumerate(epoch_batches(labelled, unlabelled, size, order, wanted)):
             generator = generator_for(seed, site.site, site.round, "step", epoch, index)
             done = (epoch + index / total) / settings.local_epochs
             progress = (site.round + done) / settings.rounds

@@ -40,7 +40,7 @@ class Method:
     all_labels: bool = False
     """Reads every label, whatever ``data.labelled`` says: a reference for methods that do not."""
     extends: str | None = None
-    """The method that this one becomes when every strength is zero."""
+    """The method, or the expression, that this one becomes when every strength is zero."""
 
     def build(self, context: Context) -> list[Component]:
         """Fresh components with validated settings."""

@@ -128,7 +128,7 @@ def _measure(federation: Federation, recipe: Recipe, found: dict[str, Any]) -> N
     prepared = {site: prepare_items(federation, recipe, part.items(federation, site)) for site in part.train_sites}
     data = [site_data(site, images, part) for site, images in prepared.items()]
     for one in data:
-        require_training_data(one, bench.method)
+        require_training_data(one, bench)
     with tempfile.TemporaryDirectory() as folder:
         sites = {one.site: Site(one, SiteStore(Path(folder) / one.site)) for one in data}
         server = Server(bench, InProcess(bench, sites), list(sites), Path(folder), observer)

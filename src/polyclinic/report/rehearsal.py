@@ -52,10 +52,9 @@ def rehearse(recipe: Recipe, task: Task, sites: list[str], size: tuple[int, ...]
     """Train on noise of the spatial ``size``; a method that pools all data has one site. ``folder`` holds memories."""
     bench = build_bench(_rehearsed(recipe), task)
     counter, observer = flop_counter(), StrictObserver(recipe.method)
-    mixed = any(component.wants_unlabelled for component in bench.components)
     names = sorted(sites)[: 1 if bench.method.pooled else None]
     counts = [recipe.training.batch_size] + [1] * (len(names) - 1)
-    data = [noise(name, count, mixed, task, size) for name, count in zip(names, counts, strict=True)]
+    data = [noise(name, count, bench.learns_unlabelled, task, size) for name, count in zip(names, counts, strict=True)]
     held = [RehearsingSite(one, SiteStore(folder / "sites" / one.site), counter) for one in data]
     server = Server(bench, InProcess(bench, {one.name: one for one in held}), names, folder / "server", observer)
     server.round()
@@ -75,13 +74,20 @@ def rehearse(recipe: Recipe, task: Task, sites: list[str], size: tuple[int, ...]
 
 
 def _rehearsed(recipe: Recipe) -> Recipe:
-    """One local epoch, which is then the last one; no augmentation, which is chance, and no validation."""
+    """One local epoch, which is then the last one; no augmentation, which is chance, and no validation.
+
+    Where images move a mirror moves them, which costs nothing: views that are fixed need fewer passes.
+    """
     rounds = max(3, recipe.training.rounds)
-    once = {"local_epochs": 1, "rounds": rounds, "validate_every": rounds, "participation": 1.0}
+    once = {
+        "local_epochs": 1, "steps_per_epoch": None, "rounds": rounds, "validate_every": rounds, "participation": 1.0,
+    }  # fmt: skip
+    unchanged = dict.fromkeys(("contrast", "brightness", "gamma", "blur", "noise"), 0.0)
     changes = {
         "training": recipe.training.model_copy(update=once),
         "policies": recipe.policies.model_copy(update={"optimizer_state": "reset"}),
-        "augmentation": AugmentationSettings(),
+        "augmentation": AugmentationSettings(flip=float(recipe.augmentation.moves)),
+        "strong": recipe.strong.model_copy(update=unchanged),
     }
     return recipe.model_copy(update=changes)
 

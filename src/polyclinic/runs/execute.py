@@ -144,7 +144,7 @@ class Execution:
         training = [pool([data[s] for s in part.train_sites], POOLED)] if self.bench.method.pooled else []
         training = training or [data[s] for s in part.train_sites]
         for one in training:
-            require_training_data(one, self.bench.method)
+            require_training_data(one, self.bench)
         memory = StateMemory()
         sites = {
             one.site: Site(one, SiteStore(self.folder.site(part.name, one.site), memory))

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import torch
 
-from polyclinic.components.registry import find_component
 from polyclinic.data.federation import Federation, Item, item_header, open_federation
 from polyclinic.data.imageset import ImageSet, build_imageset
 from polyclinic.data.preprocessing import resolve_size
 from polyclinic.data.sitedata import SiteData
 from polyclinic.errors import PolyclinicError
 from polyclinic.evaluation.protocols import ProtocolPart
+from polyclinic.federation.bench import Bench
 from polyclinic.federation.site import require_labels
-from polyclinic.methods.registry import Method
 from polyclinic.networks import build_network
 from polyclinic.recipe import Recipe
 
@@ -84,9 +83,9 @@ def site_data(site: str, images: ImageSet, part: ProtocolPart) -> SiteData:
     return SiteData(site, images, indices)
 
 
-def require_training_data(data: SiteData, method: Method) -> None:
+def require_training_data(data: SiteData, bench: Bench) -> None:
     """Stop before the run starts when a site could not take part."""
-    if any(find_component(part.component).wants_unlabelled for part in method.parts):
+    if bench.learns_unlabelled:
         if not len(data.training_indices()):
             raise PolyclinicError(
                 f"Site '{data.site}' has no training image; change the split or leave the site out with data.sites."

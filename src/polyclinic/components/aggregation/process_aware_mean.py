@@ -61,8 +61,8 @@ class ProcessAwareMean(Component):
         training = self.context.training
         labelled = len(site.data.training_indices(True))
         unlabelled = len(site.data.training_indices(False)) if self._mixed else 0
-        steps = steps_per_epoch(labelled, unlabelled, training.batch_size) * training.local_epochs
-        return {"planned": torch.tensor(steps)}
+        steps = steps_per_epoch(labelled, unlabelled, training.batch_size, training.steps_per_epoch)
+        return {"planned": torch.tensor(steps * training.local_epochs)}
 
     def aggregate(self, server: ServerRound, updates: Iterable[Update]) -> Tensors:
         """One pass over the updates; a site without a step counts for nothing, and if all are, nothing changes."""

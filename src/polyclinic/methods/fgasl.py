@@ -10,5 +10,6 @@ register(
         "Medical Image Analysis",
         year=2025,
         parts=(part("gaa"), part("dual_teacher"), part("perturbation_invariance")),
+        extends="fedavg+gaa",
     )
 )

@@ -1,4 +1,4 @@
-"""Entropy, divergence and masked losses of class probabilities ``(batch, class, *spatial)``, in float32."""
+"""Entropy, divergence and masked losses of class probabilities ``(batch, class, *spatial)``, in float32 or better."""
 
 from __future__ import annotations
 
@@ -13,13 +13,22 @@ EPS = 1e-8
 
 def entropy(probabilities: Tensor) -> Tensor:
     """``-sum_c p_c log(p_c + 1e-8)``, ``(batch, *spatial)``, natural logarithm."""
-    return -(probabilities * (probabilities + EPS).log()).sum(1)
+    values = probabilities.float()
+    return -(values * (values + EPS).log()).sum(1)
 
 
-def divergence(first: Tensor, second: Tensor) -> Tensor:
+def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
+    """Probabilities ``(batch, class, *spatial)`` to the power of ``1 / temperature``, divided by their sum."""
+    logs = probabilities.clamp_min(torch.finfo(torch.float32).tiny).log() / temperature
+    return logs.softmax(1)
+
+
+def divergence(first: Tensor, second: Tensor) -> float:
     """``KL(first || second)`` summed over everything, in double precision; clipped to [1e-8, 1 - 1e-8] before."""
+    if first.device.type == "mps":  # which has no double precision
+        first, second = first.cpu(), second.cpu()
     p, q = (values.double().clamp(EPS, 1 - EPS) for values in (first, second))
-    return (p * (p.log() - q.log())).sum()
+    return float((p * (p.log() - q.log())).sum())
 
 
 def quantile(values: Tensor, level: float, most: int = 2**24) -> Tensor:

@@ -1,19 +1,22 @@
 """FGASL's generalisation-aware aggregation (GAA).
 
-Paper: *FedSemiDG: Domain Generalized Federated Semi-Supervised Medical Image Segmentation*, Medical Image Analysis.
-With ``p_g`` the probabilities of the received model and ``p_k`` those of site k's trained one on the site's images:
+Paper: *FedSemiDG: Domain Generalized Federated Semi-Supervised Medical Image Segmentation*, Medical Image Analysis. A
+larger gap between a site's model and the received one stands for a site that the global model serves badly, and earns
+the site more weight. With ``p_g`` the probabilities of the received model and ``p_k`` those of site k's trained one on
+all of the site's training images, labelled or not, as they are:
 
 (4) ``G_k = KL(p_g || p_k)``                                       mean over images, pixels and classes
 (5) ``a_k <- a_k + d_r (G_k - mean G) / max_j (G_j - mean G)``,  ``d_r = d (1 - r / R)``
 
-then weights are clipped to [0, 1] and divided by their sum; the first round has ``a_k = 1 / K``, and an update acts
-from the next round on. The released code does not centre the gaps: ``a_k + d_r G_k / max_j |G_j|``
+then weights are clipped to [0, 1] and divided by their sum. The first round has ``a_k = 1 / K``, and the update of a
+round acts from the next one on. The released code does not centre the gaps: ``a_k + d_r G_k / max_j |G_j|``
 (``rule = "official"``).
 
 Departures: the paper gives no ``d``; the released one is 0.05 times 1/3 for three sites, here ``0.05 / K``. Where all
 gaps are equal (one site among them) weights stay. A gap that is not finite counts as the mean of the others, with a
-warning. A site that is absent keeps its weight, and those that answer share the round among them. Weights all at 0
-become equal.
+warning. With sites absent, mean and maximum run over those that answered, which share the round among them; the others
+wait with the weight they had, scaled with all. Weights all at 0 become equal. Images larger than what the network
+trains on go through it in pieces.
 """
 
 from __future__ import annotations
@@ -29,13 +32,14 @@ from polyclinic.components.aggregation.mean import StreamingMean
 from polyclinic.components.base import Component, ComponentSettings, Shared
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
-from polyclinic.evaluation.inference import evaluating
 from polyclinic.federation.messages import Tensors, Update
 from polyclinic.networks.base import SegmentationNetwork
 from polyclinic.semi.losses import divergence
-from polyclinic.semi.teachers import Remembered, probabilities
+from polyclinic.semi.teachers import StaticTeacher, careful_probabilities
 
 _EQUAL = 1e-12
+# Stands for a weight of 0: nothing beside any other in double precision, but where no other answers, an equal share.
+_NOTHING = 1e-200
 
 
 @component
@@ -64,23 +68,22 @@ class Gaa(Component):
         what = "how far the trained model's outputs are from the received model's (KL)"
         return (Shared("gap", (), what, finite=False),)
 
-    @torch.no_grad()
     def share(self, site: SiteRound) -> Tensors:
-        """Equation 4 over all training images, labelled or not, as they are."""
-        remembered = Remembered(site, site.frozen(), site.network.classes)
-        total, count = torch.zeros((), dtype=torch.float64, device=site.device), 0
-        with evaluating(site.network):
-            for indices, images, _ in site.batches():
-                own = probabilities(site.network, images)
-                total += divergence(remembered(indices, images), own)
-                count += own.numel()
-        return {"gap": (total / max(1, count)).float()}
+        """Equation 4; the received model's outputs are those of the static teacher, where it has seen the images."""
+        window = self.context.image_size
+        static = StaticTeacher(site, window)
+        total, count = 0.0, 0
+        for indices, images, _ in site.batches():
+            own = careful_probabilities(site.network, images, window)
+            total += divergence(static.known(indices, images), own)
+            count += own.numel()
+        return {"gap": torch.tensor(total / max(1, count), dtype=torch.float32)}
 
     def aggregate(self, server: ServerRound, updates: Iterable[Update]) -> Tensors:
         """The mean with the weights that the rounds before have made."""
         mean = StreamingMean(server.buffers, server.buffer_policy)
         for update in updates:
-            mean.add(update.weights, self._weight(update.site, server), update.samples)
+            mean.add(update.weights, max(_NOTHING, self._weight(update.site, server)), update.samples)
         return mean.result(server.previous)
 
     def _weight(self, site: str, server: ServerRound) -> float:

@@ -1,20 +1,25 @@
 """FGASL's dual-teacher refinement of pseudo labels (DR).
 
 Paper: *FedSemiDG: Domain Generalized Federated Semi-Supervised Medical Image Segmentation*, Medical Image Analysis. The
-static teacher is the received model, the dynamic one a moving average of the trained model; both see the weak view.
+static teacher ``s`` is the received model. The dynamic one ``d`` is a moving average of the trained model ``k`` and
+starts at the received one in every round. Both see the weak view of unlabelled images, in eval mode. ``H`` is the
+entropy of a pixel's probabilities. The numbers are the paper's; the two averages of its section 3.3 have none.
 
-(6) ``theta_d <- pi_1 theta_d + (1 - pi_1) theta_k``         after every step; starts at the received model each round
-(7) ``p_f = (p_s + p_d) / 2``, pseudo label ``argmax p_f``
-(8) ``T_lb = delta-quantile of the entropy of labelled pixels``, ``T_un <- pi_2 T_un + (1 - pi_2) T_lb``
-(9) ``l_u = Dice + CE`` of the strong view on pixels with ``(H(p_s) + H(p_d)) / 2 <= T_un``
+(EMA) ``theta_d <- pi_1 theta_d + (1 - pi_1) theta_k``       after every step
+(T)   ``T_lb = delta-quantile of H of labelled pixels``, ``T_un <- pi_2 T_un + (1 - pi_2) T_lb``    in every step
+(6)   ``p_f = (p_s + p_d) / 2``
+(7)   ``y = argmax p_f``
+(8)   ``l_u = CE + Dice`` of the strong view against ``y``, on pixels with ``u <= T_un``
+(9)   ``u = (H(p_s) + H(p_d)) / 2``
 
-``delta`` rises from ``delta_start`` to ``delta_end`` over all steps of the run. ``T_un`` starts at 0 and stays at the
-site.
+``delta`` rises in a line from ``delta_start`` to ``delta_end`` over all steps of the run. ``T_un`` starts at 0, goes on
+from round to round and never leaves the site.
 
 Departures, with the released code: the mask is by pixel (eq. 8 reads like one by image); cross-entropy is divided by
-all pixels, not by those kept; buffers of the dynamic teacher are copied, not averaged. The released code's masked Dice
-has a fault in the library it uses; ours is masked after the softmax. A batch without labelled images leaves ``T_un`` as
-it is.
+all pixels, not by those kept; buffers of the dynamic teacher are copied, not averaged. The released masked Dice has a
+fault in the library that it uses; ours is masked after the softmax. Ours: classes exclude each other (softmax) in every
+task. A batch without labelled images leaves ``T_un`` as it is, and so does one whose outputs are not finite. A site
+without unlabelled images has neither teachers nor threshold.
 """
 
 from __future__ import annotations
@@ -29,8 +34,9 @@ from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
+from polyclinic.networks.base import SegmentationNetwork
 from polyclinic.semi.losses import entropy, masked_loss, quantile
-from polyclinic.semi.teachers import Remembered, follow, probabilities
+from polyclinic.semi.teachers import StaticTeacher, follow, probabilities
 
 
 @component
@@ -41,10 +47,10 @@ class DualTeacher(Component):
     level = "objective"
     paper = "FedSemiDG, Medical Image Analysis"
     equations = (
-        "FGASL eq. 6: theta_d <- pi_1 theta_d + (1 - pi_1) theta_k",
-        "FGASL eq. 7: p_f = (p_s + p_d) / 2",
-        "FGASL eq. 8: T_un <- pi_2 T_un + (1 - pi_2) quantile_delta(H of labelled pixels)",
-        "FGASL eq. 9: Dice + CE on pixels with (H(p_s) + H(p_d)) / 2 <= T_un",
+        "FGASL sec. 3.3: theta_d <- pi_1 theta_d + (1 - pi_1) theta_k",
+        "FGASL sec. 3.3: T_un <- pi_2 T_un + (1 - pi_2) quantile_delta(H of labelled pixels)",
+        "FGASL eq. 6-7: pseudo label argmax (p_s + p_d) / 2",
+        "FGASL eq. 8-9: CE + Dice on pixels with (H(p_s) + H(p_d)) / 2 <= T_un",
     )
     strength = "weight"
     wants_unlabelled = True
@@ -59,58 +65,64 @@ class DualTeacher(Component):
         delta_end: float = Field(0.30, ge=0, le=1, description="and at the end of the run")
         debias: bool = Field(False, description="divide the threshold by 1 - pi_2^t, which ends its warm-up")
 
-    _seen: Step | None = None
+    _static: StaticTeacher | None = None
+    _dynamic: SegmentationNetwork | None = None
+    _seen: tuple[Step, tuple[Tensor, Tensor] | None] | None = None
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
-        """Both teachers start from the received model."""
-        self._static, self._dynamic = site.frozen(), site.frozen()
-        self._remembered = Remembered(site, self._static, site.network.classes) if self.context.fixed_views else None
+        """Both teachers start from the received model; where nothing is to be taught there are none."""
+        if not self.settings.weight or not len(site.data.training_indices(False)):
+            return
+        self._static, self._dynamic = StaticTeacher(site, self.context.image_size), site.frozen()
         self.state.setdefault("threshold", torch.zeros(()))
         self.state.setdefault("steps", torch.zeros((), dtype=torch.int64))
 
     def loss(self, step: Step) -> dict[str, Tensor]:
-        """Equations 7 to 9 on the unlabelled batch; without one there is no term."""
-        if not self.settings.weight:
+        """Equations 6 to 9 on the unlabelled batch; without one there is no term."""
+        if self._dynamic is None:
             return {}
-        if self._seen is not step:  # a second pass over the same step must not move the threshold again
-            self._seen = step
+        if self._seen is None or self._seen[0] is not step:  # a second pass over a step must not move the threshold
             self._move_threshold(step)
-            self._targets = self._look(step) if step.weak is not None else None
-        if self._targets is None or step.strong is None:
+            self._seen = step, self._look(step)
+        targets = self._seen[1]
+        if targets is None:
             return {}
-        labels, uncertainty = self._targets
+        labels, uncertainty = targets
         mask = uncertainty <= self._threshold()
         with torch.autocast(labels.device.type, enabled=False):
             return {self.name: self.settings.weight * masked_loss(step.unlabelled.logits, labels, mask)}
 
     @torch.no_grad()
     def _move_threshold(self, step: Step) -> None:
-        """Equation 8, from the trained network's outputs in train mode."""
+        """The moving average (T), from the trained network's outputs in train mode."""
         if not len(step.images):
             return
         chosen = self.settings
         level = chosen.delta_start + (chosen.delta_end - chosen.delta_start) * step.progress
-        found = quantile(entropy(step.labelled.logits.detach().float().softmax(1)), level)
-        # On the device: reading it would stall a GPU in every step.
-        self.state["threshold"] = torch.lerp(found, self.state["threshold"].to(found), chosen.smoothing)
+        found = quantile(entropy(step.labelled.logits.float().softmax(1)), level)
+        # On the device: reading it would stall a GPU in every step. An overflow in half precision, whose step is
+        # skipped, must not stay in the average for ever.
+        before = self.state["threshold"].to(found)
+        found = torch.where(found.isfinite(), found, before)
+        self.state["threshold"] = torch.lerp(found, before, chosen.smoothing)
         self.state["steps"] = self.state["steps"] + 1
 
     def _threshold(self) -> Tensor:
         threshold, steps = self.state["threshold"], int(self.state["steps"])
         return threshold / (1 - self.settings.smoothing**steps) if self.settings.debias and steps else threshold
 
-    @torch.no_grad()
-    def _look(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Pseudo labels and uncertainty ``(unlabelled, *spatial)`` from the weak view."""
-        weak, rows = step.weak, step.unlabelled_indices
-        assert weak is not None
-        if self._remembered is None or rows is None:
-            static = probabilities(self._static, weak)
+    def _look(self, step: Step) -> tuple[Tensor, Tensor] | None:
+        """Pseudo labels (eq. 7) and uncertainty (eq. 9) ``(unlabelled, *spatial)`` from the weak view, if any."""
+        if step.weak is None or self._static is None or self._dynamic is None:
+            return None
+        if self.context.fixed_views and step.unlabelled_indices is not None:
+            static = self._static.known(step.unlabelled_indices, step.weak)
         else:
-            static = self._remembered(rows, weak)
-        dynamic = probabilities(self._dynamic, weak)
+            static = self._static(step.weak)
+        dynamic = probabilities(self._dynamic, step.weak)
         return (static + dynamic).argmax(1), (entropy(static) + entropy(dynamic)) / 2
 
     def after_step(self, step: Step) -> None:
-        """Equation 6."""
-        follow(self._dynamic, step.network, self.settings.ema)
+        """The moving average (EMA)."""
+        if self._dynamic is not None:
+            follow(self._dynamic, step.network, self.settings.ema)

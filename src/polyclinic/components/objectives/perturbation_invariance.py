@@ -5,12 +5,15 @@ Paper: *FedSemiDG: Domain Generalized Federated Semi-Supervised Medical Image Se
 
 (10) ``l_p = mean (D(E(x)) - D(delta(E(x))))^2``    over labelled images and the strong view of unlabelled ones
 
-``delta`` drops channels of every level (Dropout2d), multiplies by ``1 + U(-range, range)``, or is the direction in
-which the decoder's map changes most (virtual adversarial training, VAT; Miyato et al. 2019).
+``delta`` drops channels of every level (Dropout2d), multiplies features by ``1 + U(-range, range)``, or adds the
+change that moves the decoder's map most (virtual adversarial training, VAT; Miyato et al. 2019).
 
 Departures, with the released code: eq. 10 prints the perturbation inside ``E``, the text and the code perturb features;
-all encoder outputs are perturbed, skips included; gradients flow through both sides (``stop_gradient`` for the clean
-one not to). The perturbed pass leaves running statistics alone; in the released code it moves them.
+all encoder outputs are perturbed, skips included; the mean runs over all numbers of the batch, where eq. 10 adds the
+mean squared norms of its two parts, which differs by constant factors; gradients flow through both sides
+(``stop_gradient`` for the clean one not to). Ours: the perturbed pass leaves running statistics alone, which in the
+released code it moves. The length of VAT's change is relative to each map's deviation; a fixed one would vanish in
+large maps and in half precision.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.step import Step
 from polyclinic.networks.base import without_statistics
+from polyclinic.semi.teachers import drop_channels
 
 
 @component
@@ -66,22 +70,18 @@ class PerturbationInvariance(Component):
             return self._adversarial(step)
         if self.settings.perturbation == "noise":
             reach = self.settings.range
-            return [f * (1 + reach * (2 * _uniform(f.shape, step) - 1)) for f in pyramid]
-        keep = 1 - self.settings.probability
-        masks = [_uniform(f.shape[:2], step) < keep for f in pyramid]
-        return [
-            f * (m / keep).reshape(*m.shape, *[1] * (f.dim() - 2)).to(f.dtype)
-            for f, m in zip(pyramid, masks, strict=True)
-        ]
+            return [f * (1 + reach * (2 * _uniform(f.shape, step) - 1)).to(f.dtype) for f in pyramid]
+        return drop_channels(pyramid, self.settings.probability, step.generator)
 
     def _adversarial(self, step: Step) -> list[Tensor]:
         """One power iteration: the gradient of the change of the map with respect to a small random direction."""
         pyramid = [f.detach() for f in step.output.encoder]
-        scales = [f.float().std().to(f.dtype) for f in pyramid]
+        scales = [f.float().std(correction=0).to(f.dtype) for f in pyramid]
         small = [1e-2 * s * (2 * _uniform(f.shape, step) - 1).to(f.dtype) for f, s in zip(pyramid, scales, strict=True)]
         directions = [d.requires_grad_() for d in small]
         moved = step.network.decode([f + d for f, d in zip(pyramid, directions, strict=True)])[-1]
-        change = (step.output.decoder[-1].detach() - moved).float().square().mean()
+        # A sum and not a mean, whose gradient could underflow in half precision; the direction is the same.
+        change = (step.output.decoder[-1].detach() - moved).float().square().sum()
         found = torch.autograd.grad(change, directions)
         return [
             f + self.settings.radius * s * _unit(g) for f, s, g in zip(step.output.encoder, scales, found, strict=True)

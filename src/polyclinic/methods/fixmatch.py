@@ -9,5 +9,6 @@ register(
         paper="Sohn et al., FixMatch: Simplifying Semi-Supervised Learning with Consistency and Confidence, NeurIPS",
         year=2020,
         parts=(part("weighted_mean"), part("fixmatch")),
+        extends="fedavg",
     )
 )

@@ -9,5 +9,6 @@ register(
         paper="Liang et al., RSCFed: Random Sampling Consensus Federated Semi-Supervised Learning, CVPR",
         year=2022,
         parts=(part("consensus"), part("mean_teacher")),
+        extends="fedavg+consensus",
     )
 )

@@ -3,12 +3,14 @@
 Paper: Liang et al., *RSCFed: Random Sampling Consensus Federated Semi-Supervised Learning*, CVPR 2022. In every round
 ``groups`` groups of ``size`` sites are drawn, each without repetition. In a group, with ``n_i`` samples of ``N``:
 
-(1) ``w' = sum_i (n_i / N) w_i``,   ``d_i = sum over tensors of ||w_i - w'||_2``
+(1) ``w' = sum_i (n_i / N) w_i``,   ``d_i = sum over parameter tensors of ||w_i - w'||_2``
 (2) ``a_i = (n_i / N) exp(-beta d_i / n_i)``, divided by their sum;   ``w_g = sum_i a_i w_i``
 (3) ``w = mean_g w_g``
 
-Departures: ``size`` is at most the number of sites that answered; a site in several groups trains once. In the released
-code ``beta`` is 1 where a site of the group has labels, and 10000 else; here it is a setting.
+Departures: ``size`` is at most the number of sites that answered, and a site in several groups trains once: in the
+released code it trains once for each. There ``beta`` is 1 (100 in its commands) where a site of the group has labels,
+10000 elsewhere, and sites with labels can weigh more; here every site may have both kinds of images and ``beta`` is one
+setting. There running statistics count in ``d_i`` too.
 """
 
 from __future__ import annotations
@@ -55,8 +57,7 @@ class Consensus(Component):
             shares[members] += self._trust(server, [updates[m] for m in members])
         mean = StreamingMean(server.buffers, server.buffer_policy)
         for update, share in zip(updates, shares.tolist(), strict=True):
-            if share > 0:
-                mean.add(update.weights, share, update.samples)
+            mean.add(update.weights, share, update.samples)
         return mean.result(server.previous)
 
     def _trust(self, server: ServerRound, group: list[Update]) -> torch.Tensor:

@@ -1,16 +1,20 @@
 """RandConv: images seen through a random convolution keep their shapes and lose their texture.
 
 Paper: Xu et al., *Robust and Generalizable Visual Representation Learning via Random Convolutions*, ICLR 2021. For a
-batch, ``k`` is drawn from {1, 3, 5, 7} and ``W`` from a Kaiming normal (fan in), without bias, channels to channels:
+batch, ``k`` is drawn from {1, 3, 5, 7} and ``W`` with its ``C`` by ``C`` kernels of that size from
+``N(0, 1 / (C k^dims))``, without bias:
 
 (1) ``RC(x) = W * x``,  mix: ``a RC(x) + (1 - a) x`` with ``a ~ U(0, 1)``
-(2) ``L = L_seg(x_1) + weight sum_i KL(p_i || mean_j p_j) / 3``     three draws of (1), pixel by pixel
+(2) ``L = L_seg(x_1) + weight mean_i KL(p_i || mean_j p_j)``     three draws of (1); the mean over pixels
 
 ``variant = "image"`` leaves the batch as it is with probability 1/2 instead of mixing.
 
 Departures: the three views are drawn from the clean images (in the released code two of them from the first view). The
 weight is 1 (10 and 5 in the paper, for classification), and ``views`` may be 1, which needs no extra pass and has no
-consistency. The strong view of unlabelled images goes through the first convolution.
+consistency. Images are normalised before, not after. The strong view of unlabelled images goes through the first
+convolution, the weak one stays clean. The further views leave running statistics alone.
+
+Nothing leaves the site.
 """
 
 from __future__ import annotations
@@ -42,6 +46,8 @@ class RandConv(Component):
         "RandConv: weight mean_i KL(p_i || mean p)",
     )
 
+    # No ``strength``: without the consistency the convolutions stay.
+
     class Settings(ComponentSettings):
         """Three mixed views."""
 
@@ -60,9 +66,10 @@ class RandConv(Component):
             step.strong = first(step.strong)
 
     def _draw(self, step: Step) -> _Convolution:
+        """Kernel and share of one view, the same for the whole batch."""
         channels, dims = step.network.channels, step.network.spatial_dims
         size = _SIZES[int(torch.randint(len(_SIZES), (), generator=step.generator))]
-        scale = (2 / (channels * size**dims)) ** 0.5
+        scale = (channels * size**dims) ** -0.5
         kernel = scale * torch.randn(channels, channels, *[size] * dims, generator=step.generator)
         share = float(torch.rand((), generator=step.generator))
         if self.settings.variant == "image":

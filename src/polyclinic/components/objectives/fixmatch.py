@@ -8,8 +8,11 @@ Paper: Sohn et al., *FixMatch: Simplifying Semi-Supervised Learning with Consist
 The mean runs over all pixels; those left out count as 0. FedSemiDG's baseline has ``tau = 0.7`` and adds a soft Dice on
 the same pixels (``dice``).
 
-Departures: as many unlabelled as labelled images make a step (seven times as many in the paper). ``q`` comes from the
-network in train mode without a trace in running statistics.
+Departures: as many unlabelled as labelled images make a step (seven times as many in the paper). The network sees the
+weak view in a pass of its own, in train mode and without a trace in running statistics (one pass over everything in the
+paper).
+
+Nothing leaves the site.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import tomllib
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ import nibabel
 import numpy as np
 import pytest
 from PIL import Image
+from scipy import ndimage
 
 from polyclinic.data import phantoms
 from polyclinic.data.federation import open_federation
@@ -17,7 +19,11 @@ from polyclinic.data.phantoms import DEMOS, demo_folder, drawing, write_demo
 from polyclinic.data.readers import read_image, read_label
 from polyclinic.errors import PolyclinicError
 
-SMALL = {"nuclei": (32, 32), "prostate": (32, 32, 6), "tumour": (16, 16, 16), "pathology": (32, 32)}
+SMALL = {
+    "nuclei": (32, 32), "prostate": (32, 32, 6), "tumour": (16, 16, 16), "pathology": (32, 32),
+    "cardiac": (32, 32, 4), "spine": (32, 32, 4), "bladder": (32, 32, 4),
+}  # fmt: skip
+FEW_LABELS = ("cardiac", "spine", "bladder")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -49,7 +55,7 @@ def test_opens_as_the_declared_task(name: str, tmp_path: Path) -> None:
         for item in items:
             image, label = read_image(item, federation.task), read_label(item, federation.task)
             assert image.array.shape == (demo.channels, *SMALL[name])
-            assert set(np.unique(label)) == {0, 1}
+            assert set(np.unique(label)) == set(range(len(demo.classes)))
 
 
 def test_cases_are_whole_and_shared_out_60_20_20(tmp_path: Path) -> None:
@@ -139,6 +145,78 @@ def test_only_fluorescence_is_bright_on_dark(site: str) -> None:
     assert bright == (site == "modality-fluorescence") or site in ("source-3", "source-5")
 
 
+def test_images_of_the_few_label_demos_look_as_they_did(tmp_path: Path) -> None:
+    means = {}
+    for name in FEW_LABELS:
+        write_demo(name, tmp_path / name, cases=1)
+        folders = sorted(path for path in (tmp_path / name).iterdir() if path.is_dir())
+        volumes = [nibabel.load(folder / "images/case-001.nii.gz").get_fdata() for folder in folders]
+        means[name] = [volume.mean() for volume in volumes]
+    assert phantoms.VERSION == 1
+    assert means["cardiac"] == pytest.approx([347.0, 171.9, 845.7, 59.1], rel=0.005)
+    assert means["spine"] == pytest.approx([375.5, 103.7, 907.8, 239.1], rel=0.005)
+    assert means["bladder"] == pytest.approx([386.2, 186.3, 426.3, 262.2], rel=0.005)
+
+
+@pytest.mark.parametrize("name", FEW_LABELS)
+def test_sites_scan_the_same_anatomy_differently(name: str) -> None:
+    module, size = getattr(phantoms, name), DEMOS[name].size
+    # Pixels of one width: what is left of the difference is the scanner alone.
+    seen = []
+    for style in module.STYLES.values():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(module.STYLES, "here", dataclasses.replace(style, spacing=(module.PIXEL, 5.0)))
+            seen.append(module.draw(np.random.default_rng(1), "here", size))
+    assert all(np.array_equal(seen[0].mask, other.mask) for other in seen)
+    ranked = [np.argsort(np.argsort(one.image.ravel())) for one in seen]
+    correlations = [np.corrcoef(a, b)[0, 1] for i, a in enumerate(ranked) for b in ranked[:i]]
+    assert np.mean(correlations) < 0.85
+    assert len({tuple(np.argsort(style.intensities)) for style in module.STYLES.values()}) == 4
+
+
+def test_ventricles_lie_as_in_a_heart() -> None:
+    for seed in range(20):
+        mask = phantoms.cardiac.draw(np.random.default_rng(seed), "vendor-a", (64, 64, 4)).mask
+        left, wall, right = (mask == number for number in (1, 2, 3))
+        assert all(part.any(axis=(0, 1)).all() for part in (left, wall, right))
+        # Nothing but myocardium touches the left ventricle.
+        around = ndimage.binary_dilation(left, np.ones((3, 3, 1))) & ~left
+        assert (mask[around] == 2).all()
+        assert left[..., -1].sum() > left[..., 0].sum()
+        assert np.argwhere(right)[:, 0].mean() < np.argwhere(left)[:, 0].mean()
+
+
+def test_grey_matter_is_a_butterfly_inside_the_cord() -> None:
+    for seed in range(20):
+        mask = phantoms.spine.draw(np.random.default_rng(seed), "site-1", (64, 64, 4)).mask
+        cord, grey = mask > 0, mask == 2
+        eroded = ndimage.binary_erosion(cord, np.ones((3, 3, 1)), border_value=1)
+        assert (grey <= eroded).mean() > 0.998
+        assert 0.15 < grey.sum() / cord.sum() < 0.5
+        for z in range(4):
+            assert ndimage.label(cord[..., z])[1] == 1
+            assert ndimage.label(grey[..., z], np.ones((3, 3)))[1] == 1
+
+
+def test_tumours_vary_in_size_and_place() -> None:
+    masks = [phantoms.bladder.draw(np.random.default_rng(s), "centre-1", (64, 64, 4)).mask for s in range(40)]
+    sizes = [int(mask.sum()) for mask in masks]
+    assert min(sizes) > 20
+    assert max(sizes) > 5 * min(sizes)
+    assert max(sizes) < 0.15 * masks[0].size
+    places = np.stack([np.argwhere(mask)[:, :2].mean(0) for mask in masks])
+    assert (places.std(0) > 6).all()
+
+
+def test_regions_are_written_where_a_demo_has_them(tmp_path: Path) -> None:
+    write_demo("spine", tmp_path / "s", size=16, cases=1)
+    write_demo("bladder", tmp_path / "b", size=16, cases=1)
+    tables = [tomllib.loads((tmp_path / folder / "federation.toml").read_text()) for folder in "sb"]
+    assert tables[0]["regions"] == {"cord": ["white matter", "grey matter"], "grey matter": ["grey matter"]}
+    assert "regions" not in tables[1]
+    assert open_federation(tmp_path / "s").task.judged == {"cord": (1, 2), "grey matter": (2,)}
+
+
 def test_federation_toml_says_what_it_is(tmp_path: Path) -> None:
     write_demo("tumour", tmp_path / "f", size=16, cases=1)
     table = tomllib.loads((tmp_path / "f/federation.toml").read_text())
@@ -180,8 +258,6 @@ def test_wrong_size_is_refused(size: int | tuple[int, ...], tmp_path: Path) -> N
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A cache folder, and a nuclei demo that is quick to draw."""
-    import dataclasses
-
     monkeypatch.setenv("POLYCLINIC_CACHE", str(tmp_path / "cache"))
     cases = dict.fromkeys(DEMOS["nuclei"].cases, 1)
     monkeypatch.setitem(DEMOS, "nuclei", dataclasses.replace(DEMOS["nuclei"], cases=cases, size=(16, 16)))

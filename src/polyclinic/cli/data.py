@@ -53,14 +53,17 @@ def check(
 
 @app.command()
 def demo(
-    name: Annotated[str, typer.Argument(help="nuclei, prostate, tumour or pathology.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(help="nuclei, prostate, tumour, pathology, cardiac, spine or bladder.", show_default=False),
+    ],
     folder: Annotated[Path, typer.Argument(help="A new or empty folder.", show_default=False)],
     seed: Annotated[int, typer.Option(min=0, help="Another seed draws other patients of the same hospitals.")] = 0,
 ) -> None:
     """Write an embedded federation of synthetic hospitals as files, to look at or to start your own from.
 
     nuclei: 2D colour, 4 hospitals. prostate: slices of MRI volumes, 6 hospitals. tumour: 3D, 4 channels, 3 hospitals.
-    pathology: 2D colour, 16 sites in four groups.
+    pathology: 2D colour, 16 sites in four groups. cardiac, spine, bladder: slices of MRI volumes, 4 sites each.
     """
     from polyclinic.data.phantoms import find_demo, write_demo
 

@@ -217,9 +217,7 @@ def _task(
     return task, sliced
 
 
-def _regions(
-    root: Path, description: Description, classes: tuple[str, ...]
-) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _regions(root: Path, description: Description, classes: tuple[str, ...]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """The regions of ``federation.toml`` as numbers of foreground classes."""
     for name, members in description.regions.items():
         for member in members:

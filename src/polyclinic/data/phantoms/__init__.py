@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,63 +15,15 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from polyclinic.data.phantoms import nuclei, pathology, prostate, tumour
-from polyclinic.data.phantoms.drawing import Drawing
-from polyclinic.errors import PolyclinicError, suggestion
+from polyclinic.data.phantoms.catalogue import DEMOS, Demo, find_demo
+from polyclinic.errors import PolyclinicError
 from polyclinic.files import cache_folder
 from polyclinic.seeds import seed_for
 
+__all__ = ["DEMOS", "VERSION", "Demo", "demo_folder", "find_demo", "write_demo"]
+
 # Part of the cache folder's name: raise it when any demo's images change.
 VERSION = 1
-
-
-@dataclass(frozen=True)
-class Demo:
-    """One embedded federation: its task, its sites with their numbers of cases, and how an image is drawn."""
-
-    description: str
-    classes: tuple[str, ...]
-    modality: str
-    channels: int
-    spatial_dims: int
-    size: tuple[int, ...]
-    suffix: str
-    cases: dict[str, int]
-    images_per_case: int
-    draw: Callable[[np.random.Generator, str, tuple[int, ...]], Drawing]
-
-
-DEMOS = {
-    "nuclei": Demo(
-        "cell nuclei in stained tissue, 2D colour, 4 hospitals that stain differently",
-        ("background", "nucleus"), "histology", 3, 2, (64, 64), ".png",
-        dict(zip(nuclei.STYLES, (30, 18, 12, 8), strict=True)), 2, nuclei.draw,
-    ),
-    "prostate": Demo(
-        "the prostate in MRI volumes cut into slices, 2D grey, 6 hospitals with different scanners",
-        ("background", "prostate"), "MRI", 1, 2, (64, 64, 10), ".nii.gz",
-        dict(zip(prostate.STYLES, (10, 8, 8, 6, 5, 5), strict=True)), 1, prostate.draw,
-    ),
-    "tumour": Demo(
-        "brain tumours in four MRI channels, 3D, 3 hospitals with different scanners",
-        ("background", "tumour"), "MRI", 4, 3, (32, 32, 32), ".nii.gz",
-        dict(zip(tumour.STYLES, (14, 9, 6), strict=True)), 1, tumour.draw,
-    ),
-    "pathology": Demo(
-        "nuclei, glands and tumour regions, 2D colour, 16 sites: 7 sources, 3 modalities, 3 organs, 3 scanners",
-        ("background", "structure"), "pathology", 3, 2, (64, 64), ".png",
-        dict(zip(pathology.SITES, (10, 9, 16, 8, 14, 8, 11, 15, 16, 14, 12, 9, 10, 12, 11, 13), strict=True)), 2,
-        pathology.draw,
-    ),
-}  # fmt: skip
-
-
-def find_demo(name: str) -> Demo:
-    """The demo of that name, or a sentence with the names there are."""
-    if name not in DEMOS:
-        known = ", ".join(DEMOS)
-        raise PolyclinicError(f"demo '{name}': no such demo{suggestion(name, DEMOS) or f'; choose one of {known}.'}")
-    return DEMOS[name]
 
 
 def write_demo(
@@ -92,6 +42,7 @@ def write_demo(
         "name": f"{name}-demo", "classes": demo.classes, "modality": demo.modality, "channels": demo.channels,
         "spatial_dims": demo.spatial_dims,
     }  # fmt: skip
+    table |= {"regions": demo.regions} if demo.regions else {}
     (folder / "federation.toml").write_text(
         f"# Synthetic: {demo.description}.\n{tomli_w.dumps(table)}", encoding="utf-8"
     )

@@ -6,43 +6,17 @@ coil's shading, the resolution, the noise and the scale of the numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 from scipy import ndimage
 
-from polyclinic.data.phantoms.drawing import (
-    Array,
-    Drawing,
-    bias_field,
-    coordinates,
-    ellipse,
-    rician,
-    smooth_noise,
-    wobble,
-)
+from polyclinic.data.phantoms.drawing import Array, Drawing, ellipse, smooth_noise, wobble
+from polyclinic.data.phantoms.mri import Style, Tissue, field_of_view, scan
 
 FAT, MUSCLE, PERIPHERAL, CENTRAL, BLADDER, WALL, LUMEN, VESICLE, CAPSULE = range(9)
 
 
-@dataclass(frozen=True)
-class Style:
-    """How one site's scanner sees. Intensities are relative, in the order of the tissues above."""
-
-    intensities: tuple[float, ...] = (0.60, 0.22, 0.80, 0.48, 0.95, 0.40, 0.10, 0.78, 0.30)
-    texture: float = 0.10  # relative deviation of the tissue itself
-    shading: float = 0.10  # strength of the slow bias field
-    coil: float = 0.0  # extra brightness near a coil in the rectum
-    blur: float = 0.5  # pixels, in plane
-    noise: float = 0.03
-    gamma: float = 1.0
-    scale: float = 800.0
-    spacing: tuple[float, float] = (1.0, 3.0)  # in plane, between slices; in mm, at the default size
-
-
 STYLES = {
-    "hospital-a": Style(),
+    "hospital-a": Style((0.60, 0.22, 0.80, 0.48, 0.95, 0.40, 0.10, 0.78, 0.30)),
     "hospital-b": Style(
         (0.70, 0.25, 0.66, 0.46, 0.75, 0.42, 0.08, 0.64, 0.32),
         texture=0.08, shading=0.15, coil=0.0, blur=0.6, noise=0.04, gamma=1.0, scale=300.0, spacing=(1.1, 3.3),
@@ -69,25 +43,14 @@ STYLES = {
 def draw(rng: np.random.Generator, site: str, size: tuple[int, ...]) -> Drawing:
     """Draw one volume in a site's style: image ``(x, y, z)`` from left, back and foot, with its true spacing."""
     style = STYLES[site]
-    plane, depth = style.spacing
-    spacing = (plane * 64 / size[0], plane * 64 / size[1], depth * 10 / size[2])
-    x, y, z = coordinates(size)
-    axes = (x * np.float32(plane), y * np.float32(plane), z)
+    axes, spacing = field_of_view(size, style)
     tissue, rectum = _anatomy(rng, axes)
-    table = np.asarray(style.intensities, dtype=np.float32) * rng.normal(1, 0.05, len(style.intensities)).astype(
-        np.float32
-    )
-    image = table[tissue] * (1 + style.texture * smooth_noise(rng, size, (1.2, 1.2, 0.5)))
-    image *= bias_field(rng, size, style.shading)
-    image *= 1 + style.coil * np.exp(-np.square(rectum / 2.2))
-    image = ndimage.gaussian_filter(image, (style.blur * size[0] / 64, style.blur * size[1] / 64, 0.3))
-    image = rician(rng, np.clip(image, 0, None), style.noise) ** np.float32(style.gamma)
-    image = np.rint(np.clip(image * style.scale, 0, 32000)).astype(np.int16)
+    image = scan(rng, tissue, style, 1 + style.coil * np.exp(-np.square(rectum / 2.2)))
     mask = (tissue == PERIPHERAL) | (tissue == CENTRAL)
     return Drawing(image, mask.astype(np.uint8), spacing)
 
 
-def _anatomy(rng: np.random.Generator, axes: tuple[Array, ...]) -> tuple[NDArray[np.uint8], Array]:
+def _anatomy(rng: np.random.Generator, axes: tuple[Array, ...]) -> tuple[Tissue, Array]:
     """The tissue of every voxel, and the level of the rectum's ellipse, both ``(x, y, z)``."""
     x, y, z = axes
     shift, lift = rng.normal(0, 0.05, 2)

@@ -2,10 +2,10 @@
 
     POLYCLINIC_REAL_DATA=folder python benchmarks/fgasl_real.py --jobs 2      # writes benchmarks/fgasl_real.md
 
-The folder holds `cardiac_lv`: the left ventricle in slices of cine MRI from Dijon (ACDC), cine MRI from the United States
-(NDSB 2) and late-enhancement MRI from Shanghai (MS-CMRSeg), split 60/20/20 by patient. It is FGASL's cardiac task in
-small: each site is left out once and tested with all of its images, the two others train. An interrupted run goes on when
-it is started again.
+The folder holds `cardiac_lv`: the left ventricle in slices of cine MRI from Dijon (ACDC), cine MRI from the United
+States (NDSB 2) and late-enhancement MRI from Shanghai (MS-CMRSeg), split 60/20/20 by patient. It is FGASL's cardiac
+task in small: each site is left out once and tested with all of its images, the two others train. An interrupted run
+goes on when it is started again.
 """
 
 from real_tables import Table, report

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mixed_sites import mixed_server
 from polyclinic.components.registry import find_component
 from polyclinic.engines.inprocess import InProcess
 from polyclinic.federation.bench import build_bench
@@ -18,9 +19,11 @@ from polyclinic.methods.registry import find_method, methods
 from support import SIZES, Interrupted, Keeper, Killer, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
 
 METHODS = list(methods())
+SEMI = [name for name in METHODS if any(find_component(p.component).wants_unlabelled for p in find_method(name).parts)]
 BOTH = pytest.mark.parametrize("dims", [2, 3])
 EVERY = pytest.mark.parametrize("method", METHODS)
 _uninterrupted: dict[tuple[str, int], dict[str, torch.Tensor]] = {}
+_mixed: dict[str, dict[str, torch.Tensor]] = {}
 
 
 def reference(method: str, dims: int, tmp_path: Path) -> dict[str, torch.Tensor]:
@@ -192,6 +195,61 @@ def test_a_batch_of_one_and_unequal_sites_train(method: str, tmp_path: Path) -> 
     server.fit()
     assert not keeper.refusals
     assert sum(keeper.events[0]["samples"].values()) == sum(SIZES.values())
+
+
+def mixed_reference(method: str, tmp_path: Path) -> dict[str, torch.Tensor]:
+    """The result of a plain run over sites with few labels, none, and all."""
+    if method not in _mixed:
+        server = mixed_server(tmp_path / "reference", tiny_recipe(method), observer=(keeper := Keeper()))
+        server.fit()
+        assert not keeper.refusals
+        _mixed[method] = final_tensors(server)
+    return _mixed[method]
+
+
+@pytest.mark.parametrize("method", SEMI)
+def test_few_labels_kill_and_resume_equals_uninterrupted(method: str, tmp_path: Path) -> None:
+    def when(what: str, number: int, site: str) -> bool:
+        return (what, number, site) == ("site", 1, "south")
+
+    with pytest.raises(Interrupted):
+        mixed_server(tmp_path / "run", tiny_recipe(method), observer=Killer(when)).fit()
+    resumed = mixed_server(tmp_path / "run", tiny_recipe(method))
+    assert resumed.state.round == 1
+    resumed.fit()
+    assert_same(mixed_reference(method, tmp_path), final_tensors(resumed))
+
+
+@pytest.mark.parametrize("method", SEMI)
+def test_few_labels_a_site_rebuilt_every_round_equals_one_that_lived_on(method: str, tmp_path: Path) -> None:
+    server = mixed_server(tmp_path / "rebuilt", tiny_recipe(method), engine=Rebuilding)
+    server.fit()
+    assert_same(mixed_reference(method, tmp_path), final_tensors(server))
+
+
+@pytest.mark.parametrize("method", SEMI)
+def test_unlabelled_images_change_the_result(method: str, tmp_path: Path) -> None:
+    """Guards the two checks above: a component that never acts would pass them."""
+    labelled = {"north": (3, 4), "south": (1, 2), "zone": (3, 0)}
+    whole, alone = (
+        mixed_server(tmp_path / name, tiny_recipe(name), labelled)
+        for name in (method, str(find_method(method).extends))
+    )
+    for server in (whole, alone):
+        server.fit()
+    same = [torch.equal(whole.state.weights[n], t) for n, t in alone.state.weights.items() if t.is_floating_point()]
+    assert not any(same)
+
+
+@pytest.mark.parametrize("method", SEMI)
+def test_few_labels_strength_zero_equals_the_method_it_extends(method: str, tmp_path: Path) -> None:
+    labelled = {"north": (3, 4), "south": (1, 2), "zone": (3, 0)}
+    zeros = [f"+{name}({find_component(name).strength}=0)" for name in strong_components(method)]
+    off, plain = method + "".join(zeros), str(find_method(method).extends)
+    servers = [mixed_server(tmp_path / str(n), tiny_recipe(one), labelled) for n, one in enumerate((off, plain))]
+    for server in servers:
+        server.fit()
+    assert_same(*map(final_tensors, servers))
 
 
 def test_network_of_a_task_is_the_same_in_every_process() -> None:

@@ -297,7 +297,9 @@ def test_one_number_leaves_beside_the_weights() -> None:
 
 def test_a_run_uses_the_weights_of_the_rounds_before(tmp_path: Path) -> None:
     recipe = tiny_recipe(GAA + "(pace=0.2)", training={**SHORT, "rounds": 3})
-    server = mixed_server(tmp_path, recipe, {"a": (3, 0), "b": (4, 0), "c": (2, 0)}, engine=Keeping)
+    server = mixed_server(
+        tmp_path, recipe, {"a": (3, 0), "b": (4, 0), "c": (2, 0)}, engine=Keeping, observer=(keeper := Keeper())
+    )
     expected = [1 / 3] * 3
     for number in range(3):
         server.round()
@@ -307,7 +309,12 @@ def test_a_run_uses_the_weights_of_the_rounds_before(tmp_path: Path) -> None:
                 mean = sum(a * u.weights[name].double() for a, u in zip(expected, updates, strict=True))
                 torch.testing.assert_close(tensor.double(), mean, rtol=1e-5, atol=1e-7)
         gaps = [float(u.shared["gaa"]["gap"]) for u in updates]
+        noted = keeper.events[-1]["notes"]["gaa"]
+        assert noted["gap"] == dict(zip("abc", gaps, strict=True))
+        other = naive(expected, gaps, 0.2, number, 3, "official", 0)
+        assert list(noted["weight/official"].values()) == pytest.approx(other)
         expected = naive(expected, gaps, 0.2, number, 3, "paper", 0)
+        assert noted["weight/paper"] == pytest.approx(dict(zip("abc", expected, strict=True)))
         assert weights_of(server.aggregator) == pytest.approx(dict(zip("abc", expected, strict=True)))  # type: ignore[arg-type]
     assert max(expected) - min(expected) > 0.05
 

@@ -73,3 +73,5 @@ class ServerRound:
     weights: Tensors = field(default_factory=dict)
     samples: dict[str, int] = field(default_factory=dict)
     warn: Callable[[str], None] = lambda _: None
+    notes: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    """Numbers for the record, by component, name and site: they go into ``events.jsonl``."""

@@ -34,6 +34,7 @@ class _Tally:
     refused: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    notes: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
 
 
 class Server:
@@ -98,7 +99,7 @@ class Server:
             number, self.settings.rounds, self.bench.network, self.state.weights, self.sites,
             frozenset(self.bench.network.buffer_names()), self.bench.recipe.policies.buffers,
             generator_for(self.bench.recipe.seed, "server", number), self.bench.device,
-            samples=tally.samples, warn=tally.warnings.append,
+            samples=tally.samples, warn=tally.warnings.append, notes=tally.notes,
         )  # fmt: skip
 
     def _accepted(self, broadcast: Broadcast, chosen: list[str], tally: _Tally) -> Iterator[Update]:
@@ -197,6 +198,7 @@ class Server:
             "bytes_up": tally.bytes_up if crosses else {},
             "bytes_down": self._bytes_down(number, chosen, broadcast) if crosses else {},
             "shared_up": tally.shared_up if crosses else {},
+            "notes": tally.notes,
             "seconds": seconds,
             "warnings": tally.warnings,
         }

@@ -91,11 +91,19 @@ class Gaa(Component):
         return float(self.state[key]) if key in self.state else 1 / len(server.sites)
 
     def combine(self, server: ServerRound, shared: dict[str, Tensors]) -> Tensors:
-        """Equation 5, for the sites of the round."""
+        """Equation 5, for the sites of the round. The record gets the gaps, and the weights of both rules."""
         gaps = self._finite({site: float(tensors["gap"]) for site, tensors in shared.items()}, server)
-        centre = sum(gaps.values()) / max(1, len(gaps)) if self.settings.rule == "paper" else 0.0
+        found = {rule: self._moved(server, gaps, rule) for rule in ("paper", "official")}
+        for site, weight in found[self.settings.rule].items():
+            self.state[f"weight/{site}"] = torch.tensor(weight, dtype=torch.float64)
+        server.notes[self.name] = {"gap": gaps} | {f"weight/{rule}": weights for rule, weights in found.items()}
+        return {}
+
+    def _moved(self, server: ServerRound, gaps: dict[str, float], rule: str) -> dict[str, float]:
+        """The next weights of all sites by one of the rules."""
+        centre = sum(gaps.values()) / max(1, len(gaps)) if rule == "paper" else 0.0
         moves = {site: gap - centre for site, gap in gaps.items()}
-        largest = max((move if self.settings.rule == "paper" else abs(move) for move in moves.values()), default=0.0)
+        largest = max((move if rule == "paper" else abs(move) for move in moves.values()), default=0.0)
         pace = 0.05 / len(server.sites) if self.settings.pace is None else self.settings.pace
         pace *= 1 - server.round / server.rounds
         weights = {site: self._weight(site, server) for site in server.sites}
@@ -103,10 +111,7 @@ class Gaa(Component):
             for site, move in moves.items():
                 weights[site] = min(1.0, max(self.settings.least, weights[site] + pace * move / largest))
         total = sum(weights.values())
-        for site, weight in weights.items():
-            share = weight / total if total > 0 else 1 / len(weights)
-            self.state[f"weight/{site}"] = torch.tensor(share, dtype=torch.float64)
-        return {}
+        return {site: weight / total if total > 0 else 1 / len(weights) for site, weight in weights.items()}
 
     def _finite(self, gaps: dict[str, float], server: ServerRound) -> dict[str, float]:
         good = [gap for gap in gaps.values() if isfinite(gap)]

@@ -101,7 +101,7 @@ def _print_report(console: Console, report: Report) -> None:
     console.print(f"{report.federation.name}: {kind}, {channels}; classes {names}", markup=False)
     if task.regions:
         regions = ", ".join(f"{name} ({' '.join(map(str, members))})" for name, members in task.regions)
-        console.print(f"regions that are judged instead of classes: {regions}", markup=False)
+        console.print(f"regions that are measured instead of classes: {regions}", markup=False)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("site", overflow="fold", min_width=8)
     for column in ("images", "cases", "labels"):

@@ -228,6 +228,16 @@ def test_few_labels_a_site_rebuilt_every_round_equals_one_that_lived_on(method: 
 
 
 @pytest.mark.parametrize("method", SEMI)
+def test_few_labels_in_patches(method: str, tmp_path: Path) -> None:
+    """A site without any label among them."""
+    recipe = tiny_recipe(method, data={"patch": [4, 4]}, training={"rounds": 2, "local_epochs": 1})
+    server = mixed_server(tmp_path, recipe, observer=(keeper := Keeper()))
+    server.fit()
+    assert not keeper.refusals
+    assert all(t.isfinite().all() for t in final_tensors(server).values() if t.is_floating_point())
+
+
+@pytest.mark.parametrize("method", SEMI)
 def test_unlabelled_images_change_the_result(method: str, tmp_path: Path) -> None:
     """Guards the two checks above: a component that never acts would pass them."""
     labelled = {"north": (3, 4), "south": (1, 2), "zone": (3, 0)}

@@ -39,7 +39,8 @@ class DataSettings(Section):
         )
     )
     crop: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
-        None, description="first cut this much out of the middle, in pixels of each axis; what is smaller stays"
+        None,
+        description="cut this much out of the middle before data.size, in pixels of each axis; what is smaller stays",
     )
     fit: Literal["resize", "pad-crop"] = Field("resize", description="how an image is brought to that size")
     patch: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
@@ -210,8 +211,8 @@ class TrainingSettings(Section):
     steps_per_epoch: int | None = Field(
         None,
         ge=1,
-        description="optimiser steps of a local epoch, the same at every site and for every method; by default an "
-        "epoch sees the images once, and is longer for methods that also learn from unlabelled ones",
+        description="optimiser steps of a local epoch, the same at every site and for every method; by default a walk "
+        "over the labelled images, or (labelled + unlabelled) / (2 batch_size) steps where a method learns from both",
     )
     batch_size: int = Field(6, ge=1)
     loss: Literal["dice-ce", "dice-ce-mean", "ce", "dice"] = Field(

@@ -15,6 +15,8 @@ from mixed_sites import MIXED, component_of, mixed_server, mixed_site, shake, si
 from polyclinic.components.aggregation.gaa import Gaa
 from polyclinic.components.base import Context
 from polyclinic.components.rounds import ServerRound
+from polyclinic.data.imageset import ImageSet
+from polyclinic.data.sitedata import SiteData
 from polyclinic.engines.inprocess import InProcess
 from polyclinic.federation.bench import build_bench
 from polyclinic.federation.messages import Broadcast, Failure, Update
@@ -29,6 +31,7 @@ from support import (
     final_tensors,
     tiny_recipe,
     tiny_server,
+    tiny_site,
     tiny_task,
 )
 
@@ -284,6 +287,28 @@ def test_patches_in_training_mean_windows_here(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(UNet, "encode", lambda n, x: (sizes.add(tuple(x.shape[2:])), encode(n, x))[1])
     component_of(bench, "gaa").share(site)
     assert sizes == {(4, 8)}
+
+
+def test_images_thinner_than_the_network_allows_are_padded() -> None:
+    """Where training pads them to its patches; without it the site would be refused after all of its work."""
+    bench = build_bench(tiny_recipe(GAA, data={"patch": [8, 8]}), tiny_task())
+    thin = [torch.rand(2, 2, 8), torch.rand(2, 3, 9)]
+    labels = [torch.zeros(image.shape[1:], dtype=torch.uint8) for image in thin]
+    samples = tiny_site("north", 2).images.samples[:2]
+    none = torch.empty(0, dtype=torch.long)
+    splits = {"train": torch.arange(2), "val": none, "test": none}
+    site = site_round(
+        bench, SiteData("north", ImageSet(thin, labels, torch.ones(2, dtype=torch.bool), samples), splits)
+    )
+    shake(bench.network, 1)
+    assert 0 < float(component_of(bench, "gaa").share(site)["gap"]) < torch.inf
+
+
+def test_nothing_is_kept_that_nobody_will_read() -> None:
+    bench = build_bench(tiny_recipe(GAA), tiny_task())
+    site = site_round(bench, mixed_site("north", 2, 2))
+    component_of(bench, "gaa").share(site)
+    assert not site.scratch
 
 
 # ---- in a federation -------------------------------------------------------------------------------------------------

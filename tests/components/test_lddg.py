@@ -322,3 +322,8 @@ def test_predictions_use_the_means(finished: Callable[..., Path], tiny_federatio
         masks.append([path.read_bytes() for path in sorted((tmp_path / out).iterdir())])
     assert len(masks[0]) == 5
     assert masks[0] == masks[1]
+
+
+def test_an_overflow_is_a_term_that_is_no_number_and_no_crash() -> None:
+    rows = torch.full((5, 3), torch.inf, requires_grad=True)
+    assert singular_value(rows, 1).isnan()

@@ -86,6 +86,7 @@ def test_the_description_is_used(tmp_path: Path) -> None:
         ('classes = ["tumour"]', "'classes' is .*background first"),
         ('classes = ["b", "t"]\n[regions]\nwhole = ["tt"]', "region 'whole' names 'tt', did you mean 't'"),
         ('classes = ["b", "t"]\n[regions]\nwhole = ["b"]', "region 'whole' names 'b'; a region is made of .* t"),
+        ('classes = ["b", "t"]\n[regions]\nwhole = ["t", "t"]', "the region 'whole' names a class twice"),
         ('classes = ["b", "t"]\n[regions]\nwhole = []', r"'regions' is .*write a table \[regions\]"),
         ('classes = ["a", "a"]', "'classes' is .*differ"),
         ("spatial_dims = 4", "'spatial_dims' is 4.*write 2 or 3"),

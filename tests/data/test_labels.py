@@ -12,10 +12,13 @@ import polyclinic
 from polyclinic.data.federation import Federation, Item, Task, open_federation
 from polyclinic.data.labels import choose_labels
 from polyclinic.data.phantoms import write_demo
+from polyclinic.data.sitedata import SiteData
 from polyclinic.data.splits import Split, assign_splits
 from polyclinic.errors import PolyclinicError
+from polyclinic.evaluation.protocols import ProtocolPart
 from polyclinic.recipe import DataSettings
 from polyclinic.recipe_files import make_recipe
+from polyclinic.runs.execute import Execution
 
 
 def pictures(cases: dict[str, int], site: str = "north") -> tuple[Federation, Split]:
@@ -108,6 +111,32 @@ def test_labels_outside_the_budget_are_never_read(tmp_path: Path) -> None:
     assert len(listed) == 1 + 3 * len(federation.sites)
     with pytest.raises(PolyclinicError, match="cannot be read"):
         polyclinic.run(make_recipe(small(tmp_path / "f")), out=tmp_path / "all")
+
+
+def test_classes_must_be_declared_where_few_labels_may_be_read(tmp_path: Path) -> None:
+    write_demo("nuclei", tmp_path / "f", cases=2, size=16)
+    (tmp_path / "f" / "federation.toml").unlink()
+    assert len(open_federation(str(tmp_path / "f")).task.classes) == 2
+    with pytest.raises(PolyclinicError, match=r"data\.labelled allows few labels.*write 'classes' in federation\.toml"):
+        open_federation(str(tmp_path / "f"), DataSettings(labelled=1))
+
+
+@pytest.mark.parametrize("kind", ["leave-one-site-out", "k-fold"])
+def test_labels_of_earlier_parts_are_not_held(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same images with other labels are other images: at most one set of each site stays in memory."""
+    write_demo("nuclei", tmp_path / "f", cases=6, size=16)
+    held: list[int] = []
+    real = Execution._data
+
+    def spy(self: Execution, part: ProtocolPart) -> dict[str, SiteData]:
+        data = real(self, part)
+        held.append(len(self._images))
+        return data
+
+    monkeypatch.setattr(Execution, "_data", spy)
+    recipe = {**small(tmp_path / "f", labelled=2, split_from="recipe"), "protocol": {"kind": kind, "folds": 3}}
+    polyclinic.run(make_recipe(recipe), out=tmp_path / "run")
+    assert held == [4] * (4 if kind == "leave-one-site-out" else 3)
 
 
 def test_hidden_slices_of_a_volume_have_no_label(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,29 @@ def test_a_round_from_file_to_file(tiny_recipe_file: Path, broadcast: Broadcast,
     assert update.weights.keys() == broadcast.weights.keys()
     assert any(not torch.equal(update.weights[name], tensor) for name, tensor in broadcast.weights.items())
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["round-00000.safetensors"]
+
+
+@pytest.mark.parametrize("kind", ["leave-one-site-out", "k-fold"])
+def test_every_site_trains_under_any_protocol(kind: str, tiny_recipe_file: Path, tmp_path: Path) -> None:
+    """Also the first one, which the first part of leave one site out only tests."""
+    federation, recipe = open_for(load_recipe(tiny_recipe_file, [f"protocol.kind={kind}"]))
+    broadcast = Broadcast(0, build_bench(recipe, federation.task).exchanged_weights())
+    plain = load_recipe(tiny_recipe_file)
+    for site in federation.sites:
+        update = answer(recipe, site, tmp_path / kind / site, broadcast)
+        expected = answer(plain, site, tmp_path / "plain" / site, broadcast)
+        assert (update.samples, update.steps) == (expected.samples, expected.steps)
+        assert update.steps > 0
+        assert all(torch.equal(update.weights[name], tensor) for name, tensor in expected.weights.items())
+
+
+def test_a_folder_of_one_site_is_enough(
+    tiny_federation: Path, tiny_recipe_file: Path, broadcast: Broadcast, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_federation / "south", tmp_path / "own" / "south")
+    shutil.copy(tiny_federation / "federation.toml", tmp_path / "own")
+    overrides = [f"federation={tmp_path / 'own'}", "protocol.kind=leave-one-site-out"]
+    assert answer(load_recipe(tiny_recipe_file, overrides), "south", tmp_path / "state", broadcast).steps > 0
 
 
 def test_an_unknown_site_is_named(tiny_recipe_file: Path, broadcast: Broadcast, tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+from math import nan
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
 from PIL import Image
 
 import polyclinic
@@ -91,6 +93,28 @@ def test_started_again_it_goes_on_where_it_stopped(
     assert again == table == study_of(out, "dice")
 
 
+def test_a_study_can_grow(
+    study: tuple[Path, StudyTable], tiny_recipe_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more values, in another order; methods that do not depend on them are not trained again."""
+    out, table = study
+    trained: list[str] = []
+    real = grid_module.run
+
+    def spy(recipe: Any, *, out: Path, **more: Any) -> Any:
+        if not (out / "summary.json").exists():
+            trained.append(f"{out.parent.name}/{out.name}")
+        return real(recipe, out=out, **more)
+
+    monkeypatch.setattr(grid_module, "run", spy)
+    more = polyclinic.study(
+        tiny_recipe_file, "data.labelled=3,1,2", METHODS, out=out, seeds=2, overrides=(text for text in FAST)
+    )
+    assert trained == ["data.labelled=3/fl_lower-seed0", "data.labelled=3/fl_lower-seed1"]
+    assert more.mean("fl_lower", "2") == table.mean("fl_lower", "2")
+    assert more.mean("fl_upper", "3") == table.mean("fl_upper", "1")
+
+
 def test_only_the_budget_leaves_fl_upper_alone(tiny_recipe_file: Path, tmp_path: Path) -> None:
     plan = plan_study(tiny_recipe_file, (), "training.lr=0.1,0.01", ("fl_lower", "fl_upper"), (0,), tmp_path)
     assert plan.fixed is None
@@ -105,6 +129,12 @@ def test_a_study_of_fl_upper_alone_has_no_empty_grid(tiny_recipe_file: Path, tmp
     assert table.mean("fl_upper", "1") == table.mean("fl_upper", "2") is not None
 
 
+def test_a_recipe_that_waits_for_images_says_so_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PolyclinicError, match="fgasl-cardiac needs images of yours"):
+        polyclinic.study("fgasl-cardiac", "data.labelled=1,2", ["fl_lower"], out=tmp_path / "s")
+
+
 def test_values_with_brackets_and_words() -> None:
     assert parse_vary("data.size=[32,32], [64,64]") == ("data.size", ("[32,32]", "[64,64]"))
     assert parse_vary("training.schedule=constant,cosine") == ("training.schedule", ("constant", "cosine"))
@@ -117,6 +147,21 @@ def test_words_are_drawn_side_by_side(tmp_path: Path) -> None:
         tmp_path / "study.png"
     )
     assert (tmp_path / "study.png").stat().st_size > 1000
+
+
+def test_the_line_goes_from_low_to_high_and_a_gap_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers: dict[str, list[float | None]] = {"16": [0.9], "4": [0.5], "8": [None]}
+    tables = {
+        value: Comparison("dice", ("fedavg",), ("a",), {"fedavg": {"a": mean, "average": mean}})
+        for value, mean in numbers.items()
+    }
+    drawn: list[Any] = []
+    monkeypatch.setattr(Axes, "errorbar", lambda _, x, y, *__, **___: drawn.append((x, y)))
+    monkeypatch.setattr(Axes, "legend", lambda *_, **__: None)
+    StudyTable("data.labelled", "dice", ("fedavg",), tuple(numbers), tables).draw(tmp_path / "study.png")
+    ((places, means),) = drawn
+    assert places == [4, 8, 16]
+    assert means == pytest.approx([50, nan, 90], nan_ok=True)
 
 
 @pytest.mark.parametrize(

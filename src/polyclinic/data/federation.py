@@ -208,7 +208,7 @@ def _task(
             "axes; give one for each."
         )
     channels = description.channels or next(iter(headers.values())).channels
-    classes = description.classes or _infer_classes(root, files)
+    classes = description.classes or _infer_classes(root, files, settings.labelled is None)
     neighbours = settings.neighbours
     regions = _regions(root, description, classes)
     task = Task(
@@ -220,6 +220,10 @@ def _task(
 def _regions(root: Path, description: Description, classes: tuple[str, ...]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """The regions of ``federation.toml`` as numbers of foreground classes."""
     for name, members in description.regions.items():
+        if len(set(members)) < len(members):
+            raise PolyclinicError(
+                f"{root / 'federation.toml'}: the region '{name}' names a class twice; once is enough."
+            )
         for member in members:
             if member not in classes[1:]:
                 known = ", ".join(classes[1:])
@@ -242,7 +246,7 @@ def _infer_dims(root: Path, headers: dict[str, Header]) -> int:
     return next(iter(dims.values()))
 
 
-def _infer_classes(root: Path, files: dict[str, SiteFiles]) -> tuple[str, ...]:
+def _infer_classes(root: Path, files: dict[str, SiteFiles], may_read: bool) -> tuple[str, ...]:
     declared = {site: entry.classes for site, entry in files.items() if entry.classes is not None}
     if declared:
         first = next(iter(declared))
@@ -253,6 +257,11 @@ def _infer_classes(root: Path, files: dict[str, SiteFiles]) -> tuple[str, ...]:
                     "write 'classes' in federation.toml."
                 )
         return declared[first]
+    if not may_read:
+        raise PolyclinicError(
+            f"{root}: data.labelled allows few labels, and all would be read to find the classes; "
+            "write 'classes' in federation.toml."
+        )
     values = _label_values(entry.label for site in files.values() for entry in site.found)
     if not values:
         raise PolyclinicError(

@@ -30,11 +30,21 @@ class ProtocolPart:
         return items if self.labels is None or site == self.unseen else self.labels.visible(items, self.split)
 
 
+def whole_part(federation: Federation, recipe: Recipe, all_labels: bool = False) -> ProtocolPart:
+    """Every site trains on its own split: the protocol own-test, and what a site knows of any other."""
+    split = assign_splits(federation, recipe.data, recipe.seed)
+    return ProtocolPart("all", split, tuple(federation.sites), labels=_labels(federation, recipe, split, all_labels))
+
+
+def _labels(federation: Federation, recipe: Recipe, split: Split, all_labels: bool) -> Labels | None:
+    return None if all_labels else choose_labels(federation, split, recipe.data, recipe.seed)
+
+
 def protocol_parts(federation: Federation, recipe: Recipe, all_labels: bool = False) -> list[ProtocolPart]:
     """The trainings that a recipe's protocol asks for; ``all_labels`` ignores ``data.labelled``."""
 
     def labels(split: Split) -> Labels | None:
-        return None if all_labels else choose_labels(federation, split, recipe.data, recipe.seed)
+        return _labels(federation, recipe, split, all_labels)
 
     sites, settings = tuple(federation.sites), recipe.protocol
     if settings.kind == "k-fold":
@@ -43,14 +53,14 @@ def protocol_parts(federation: Federation, recipe: Recipe, all_labels: bool = Fa
             ProtocolPart(f"fold-{number + 1}", split, sites, labels=labels(split))
             for number, split in enumerate(splits)
         ]
-    split = assign_splits(federation, recipe.data, recipe.seed)
     if settings.kind == "own-test":
-        return [ProtocolPart("all", split, sites, labels=labels(split))]
+        return [whole_part(federation, recipe, all_labels)]
     if len(sites) < 2:
         raise PolyclinicError(
             f"protocol.kind = 'leave-one-site-out' needs two sites or more, {federation.name} has {len(sites)}; "
             "use 'own-test' or 'k-fold'."
         )
+    split = assign_splits(federation, recipe.data, recipe.seed)
     few = labels(split)
     return [
         ProtocolPart(

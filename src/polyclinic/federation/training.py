@@ -68,7 +68,7 @@ class LocalTraining:
             generator = generator_for(seed, site.site, site.round, "step", epoch, index)
             done = (epoch + index / total) / settings.local_epochs
             progress = (site.round + done) / settings.rounds
-            images, labels = self._load(rows, generator)
+            images, labels = self._load(rows, generator) if len(rows) else self._nothing(others)
             images, labels = self.bench.augmentation(images, labels, generator)
             step = Step(
                 site,
@@ -86,6 +86,13 @@ class LocalTraining:
         if self.bench.device.type == "cuda":
             images, labels = images.pin_memory(), labels.pin_memory()
         return images.to(self.bench.device, non_blocking=True), labels.to(self.bench.device, non_blocking=True)
+
+    def _nothing(self, others: Tensor) -> tuple[Tensor, Tensor]:
+        """An empty labelled batch, of the size that the unlabelled images have."""
+        image, label = self.site.data.images.batch(others[:1])
+        spatial = self.bench.recipe.data.patch or tuple(image.shape[2:])
+        images, labels = image.new_empty(0, image.shape[1], *spatial), label.new_empty(0, *spatial)
+        return images.to(self.bench.device), labels.to(self.bench.device)
 
     def _add_views(self, step: Step, rows: Tensor) -> None:
         """Weak view: geometry alone. Strong view: the same geometry, then intensity changes."""

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 
 from rich.console import Console
@@ -85,14 +86,17 @@ class StudyTable:
         numbers = [_number(value) for value in self.values]
         numeric = all(number is not None for number in numbers)
         places = [n for n in numbers if n is not None] if numeric else list(map(float, range(len(self.values))))
+        order = sorted(range(len(places)), key=places.__getitem__)
+        places, values = [places[i] for i in order], [self.values[i] for i in order]
         scale = metric_scale(self.metric)
         for method in self.methods:
-            means = [(self.mean(method, v) or 0.0) * scale for v in self.values]
-            bars = [(self.deviation(method, v) or 0.0) * scale for v in self.values]
+            found = [self.mean(method, v) for v in values]
+            means = [nan if mean is None else mean * scale for mean in found]
+            bars = [(self.deviation(method, v) or 0.0) * scale for v in values]
             still = self.fixed is not None and method in self.fixed.methods
             style = "--" if still else "-o"
             axes.errorbar(places, means, None if still else bars, fmt=style, capsize=3, markersize=4, label=method)
-        axes.set_xticks(places, self.values)
+        axes.set_xticks(places, values)
         axes.set_xlabel(self.key)
         axes.set_ylabel(f"{self.metric} {'' if is_distance(self.metric) else 'in %'}".strip())
         axes.grid(alpha=0.3)

@@ -162,9 +162,11 @@ class Execution:
         write_json(self.folder.part(part.name) / "tested.json", facts)
 
     def _data(self, part: ProtocolPart) -> dict[str, SiteData]:
-        """Prepared images of all sites that train or test, read once for all parts."""
+        """Prepared images of all sites that train or test, read once for neighbouring parts that use them."""
         wanted = [*part.train_sites, *([part.unseen] if part.unseen else [])]
         items = {site: part.items(self.federation, site) for site in wanted}
+        # With a budget of labels, folds see the same images with other labels: those of the last one would pile up.
+        self._images = {own: images for own, images in self._images.items() if own in set(items.values())}
         for site, own in items.items():
             if own not in self._images:
                 self.observer.on_message(f"reading {site} ({len(own)} images)")

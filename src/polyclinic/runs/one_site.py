@@ -7,11 +7,10 @@ reads the broadcast from a file and writes the update to another; both hold name
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from polyclinic.errors import PolyclinicError
-from polyclinic.evaluation.protocols import protocol_parts
+from polyclinic.evaluation.protocols import whole_part
 from polyclinic.federation.bench import build_bench
 from polyclinic.federation.messages import Broadcast, Update, load_message, save_message
 from polyclinic.federation.site import Site
@@ -29,8 +28,7 @@ def answer(recipe: Recipe, site: str, state: Path, broadcast: Broadcast) -> Upda
     federation, recipe = open_for(recipe)
     if site not in federation.sites:
         raise PolyclinicError(f"{federation.root}: has no site '{site}'; it has {', '.join(federation.sites)}.")
-    first = protocol_parts(federation, recipe, parse_method(recipe.method).all_labels)[0]
-    part = replace(first, unseen=None)
+    part = whole_part(federation, recipe, parse_method(recipe.method).all_labels)
     data = site_data(site, prepare_items(federation, recipe, part.items(federation, site)), part)
     return Site(data, SiteStore(state)).train(build_bench(recipe, federation.task), broadcast)
 

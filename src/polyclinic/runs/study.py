@@ -13,7 +13,7 @@ from polyclinic.files import write_json
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
-from polyclinic.recipe_files import load_recipe
+from polyclinic.recipe_files import load_recipe, require_federation
 from polyclinic.report.study import StudyTable, study_of
 from polyclinic.runs.grid import run_grid
 from polyclinic.runs.plan import GridPlan, folder_name, parse_seeds, plan_grid
@@ -55,9 +55,11 @@ def study(
     jobs: int = 1,
 ) -> StudyTable:
     """Compare methods for every value of ``vary``, such as ``data.labelled=5,10,20``; what was interrupted goes on."""
+    overrides = tuple(overrides)
     first = load_recipe(recipe, overrides)
+    require_federation(first, recipe)
     numbers = parse_seeds(str(seeds), first.seed) if isinstance(seeds, int) else tuple(seeds)
-    return run_study(plan_study(recipe, tuple(overrides), vary, tuple(methods), numbers, Path(out)), metric, jobs)
+    return run_study(plan_study(recipe, overrides, vary, tuple(methods), numbers, Path(out)), metric, jobs)
 
 
 def plan_study(
@@ -80,7 +82,9 @@ def plan_study(
     grids = {
         value: GridPlan(recipe, moving, seeds, out / folder_name(f"{key}={value}")) for value, recipe in recipes.items()
     }
-    alone = GridPlan(recipes[values[-1]], fixed, seeds, out / "all-labels") if fixed else None
+    # Without a value in its recipe, it also serves a study that goes on with other values.
+    free = recipes[values[0]].model_copy(update={"data": recipes[values[0]].data.model_copy(update={"labelled": None})})
+    alone = GridPlan(free, fixed, seeds, out / "all-labels") if fixed else None
     return StudyPlan(key, names, grids, alone, out)
 
 

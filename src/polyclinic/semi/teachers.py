@@ -37,7 +37,9 @@ def probabilities(network: SegmentationNetwork, images: Tensor) -> Tensor:
 def careful_probabilities(network: SegmentationNetwork, images: Tensor, window: tuple[int, ...] | None) -> Tensor:
     """The same in eval mode and full precision; what exceeds ``window`` goes through in pieces, side by side."""
     with torch.autocast(images.device.type, enabled=False):
-        return predict_probabilities(network, images, window, overlap=0.0, batch_size=len(images))
+        return predict_probabilities(
+            network, images, window, overlap=0.0, batch_size=len(images), multiple=network.multiple
+        )
 
 
 def sees_whole_images(site: SiteRound, size: tuple[int, ...] | None) -> bool:
@@ -94,12 +96,13 @@ class StaticTeacher:
         """Probabilities of any images."""
         return probabilities(self.network, views)
 
-    def known(self, indices: Tensor, images: Tensor) -> Tensor:
+    def known(self, indices: Tensor, images: Tensor, keep: bool = True) -> Tensor:
         """Probabilities of training images as they are, each computed once in a round.
 
-        They live in ``site.scratch``, so that the components of a method share them. What would not fit is not kept.
+        They live in ``site.scratch``, so that the components of a method share them. What would not fit is not kept,
+        and nothing that nobody has begun to ``keep``.
         """
-        if not self._fits(images):
+        if not self._fits(images) or not (keep or "static/known" in self.site.scratch):
             return careful_probabilities(self.network, images, self.window)
         places, known, values = self._memory(images)
         # An image can be twice in a batch, where one walk over the images ends and the next begins.

@@ -75,7 +75,7 @@ class Gaa(Component):
         total, count = 0.0, 0
         for indices, images, _ in site.batches():
             own = careful_probabilities(site.network, images, window)
-            total += divergence(static.known(indices, images), own)
+            total += divergence(static.known(indices, images, keep=False), own)
             count += own.numel()
         return {"gap": torch.tensor(total / max(1, count), dtype=torch.float32)}
 

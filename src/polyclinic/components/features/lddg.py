@@ -86,7 +86,10 @@ def singular_value(rows: Tensor, number: int) -> Tensor:
     """The singular value of ``rows`` ``(row, column)`` that ``number`` others exceed; without a gradient near 0."""
     wide = rows.to(widest_float(rows.device))
     # For so small a matrix the way to the CPU costs less than a GPU's own routine, which waits for it all the same.
-    values = torch.linalg.eigvalsh((wide.T @ wide).cpu())
+    gram = (wide.T @ wide).cpu()
+    if not gram.isfinite().all():  # an overflow: the step is skipped, or the training has diverged, which others say
+        return rows.sum() * torch.nan
+    values = torch.linalg.eigvalsh(gram)
     rounding = 100 * torch.finfo(values.dtype).eps * values[-1].detach()
     floor = rounding.clamp_min(torch.finfo(values.dtype).tiny)
     return torch.maximum(values[-1 - number], floor).sqrt().to(rows.device, rows.dtype)

@@ -81,6 +81,7 @@ class AugSeg(Component):
             "adaptive", description="CutMix with labelled boxes, among unlabelled images alone, or none"
         )
 
+    _teacher: SegmentationNetwork | None = None
     _targets: tuple[Tensor, Tensor] | None = None
 
     def install(self, network: SegmentationNetwork) -> None:
@@ -91,8 +92,8 @@ class AugSeg(Component):
             )
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
-        """The teacher of the round."""
-        if not self.settings.weight:
+        """The teacher of the round; none where it would teach nothing."""
+        if not self.settings.weight or not len(site.data.training_indices(False)):
             return
         kept = {name.removeprefix("teacher/"): tensor for name, tensor in self.state.items() if name != "steps"}
         self._teacher = site.frozen(kept or None)
@@ -102,7 +103,7 @@ class AugSeg(Component):
     def on_images(self, step: Step) -> None:
         """Equations 2 to 5: what the network sees, and what it should say."""
         self._targets = None
-        if not self.settings.weight or step.weak is None:
+        if self._teacher is None or step.weak is None:
             return
         found = probabilities(self._teacher, step.weak)
         confidence, labels = found.max(1)
@@ -146,13 +147,13 @@ class AugSeg(Component):
 
     def after_step(self, step: Step) -> None:
         """Equation 1."""
-        if self.settings.weight:
+        if self._teacher is not None:
             self._steps += 1
             follow(self._teacher, step.network, min(1 - 1 / (self._steps + 1), self.settings.ema))
 
     def share(self, site: SiteRound) -> Tensors:
         """Nothing leaves; a teacher that is kept stays here."""
-        if self.settings.weight and self.settings.teacher == "keep":
+        if self._teacher is not None and self.settings.teacher == "keep":
             frozen = site.network.frozen()
             kept = {f"teacher/{n}": t.clone() for n, t in self._teacher.state_dict().items() if n not in frozen}
             self.state = {**kept, "steps": torch.tensor(self._steps)}

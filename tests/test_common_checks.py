@@ -230,7 +230,7 @@ def test_few_labels_a_site_rebuilt_every_round_equals_one_that_lived_on(method: 
 @pytest.mark.parametrize("method", SEMI)
 def test_few_labels_in_patches(method: str, tmp_path: Path) -> None:
     """A site without any label among them."""
-    recipe = tiny_recipe(method, data={"patch": [4, 4]}, training={"rounds": 2, "local_epochs": 1})
+    recipe = tiny_recipe(method, data={"patch": [4, 8]}, training={"rounds": 2, "local_epochs": 1})
     server = mixed_server(tmp_path, recipe, observer=(keeper := Keeper()))
     server.fit()
     assert not keeper.refusals

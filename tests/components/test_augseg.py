@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mixed_sites import mixed_site
 from polyclinic.components.base import Component
 from polyclinic.components.objectives import augseg
 from polyclinic.components.objectives.augseg import AugSeg, certainty
@@ -32,7 +33,6 @@ from support import (
     final_tensors,
     tiny_recipe,
     tiny_server,
-    tiny_site,
     tiny_task,
 )
 
@@ -41,7 +41,7 @@ CPU = torch.device("cpu")
 
 def site_of(bench: Bench, dims: int = 2) -> SiteRound:
     received = {n: t.detach().clone() for n, t in bench.network.state_dict().items()}
-    return SiteRound("north", 1, bench.network, received, tiny_site("north", 5, dims), CPU, torch.Generator(), 3)
+    return SiteRound("north", 1, bench.network, received, mixed_site("north", 3, 2, dims), CPU, torch.Generator(), 3)
 
 
 def prepared(expression: str, dims: int = 2) -> tuple[AugSeg, SiteRound]:
@@ -284,7 +284,7 @@ def test_weight_zero_draws_nothing_and_has_no_teacher() -> None:
     component.share(site)
     assert step.strong is strong
     assert torch.equal(step.generator.get_state(), state)
-    assert not hasattr(component, "_teacher")
+    assert component._teacher is None
     assert component.state == {}
 
 

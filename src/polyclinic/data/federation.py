@@ -222,7 +222,7 @@ def _regions(root: Path, description: Description, classes: tuple[str, ...]) -> 
     for name, members in description.regions.items():
         if len(set(members)) < len(members):
             raise PolyclinicError(
-                f"{root / 'federation.toml'}: the region '{name}' names a class twice; once is enough."
+                f"{root / 'federation.toml'}: the region '{name}' names a class twice; write it once."
             )
         for member in members:
             if member not in classes[1:]:

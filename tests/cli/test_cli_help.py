@@ -14,6 +14,7 @@ from support import call
 COMMANDS = {
     "run": ["RECIPE", "--method", "--set", "--out", "--resume", "--json"],
     "compare": ["RECIPE", "--methods", "--seeds", "--out", "--set", "--metric", "--jobs"],
+    "study": ["RECIPE", "--vary", "--methods", "--seeds", "--out", "--set", "--metric", "--jobs"],
     "predict": ["RUN", "IMAGES", "--out", "--site", "--part", "--model"],
     "methods": ["--json"],
     "explain": ["METHOD", "--recipe", "--set", "--json"],

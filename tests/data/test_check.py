@@ -237,7 +237,7 @@ def test_progress_counts_every_image(folder: Path) -> None:
 def test_as_dict_is_json(folder: Path) -> None:
     (folder / "north/images/p0.png").write_bytes(b"")
     plain = json.loads(json.dumps(check_federation(folder).as_dict()))
-    assert plain["task"] == {"classes": ["background", "organ"], "channels": 1, "spatial_dims": 2}
+    assert plain["task"] == {"classes": ["background", "organ"], "channels": 1, "spatial_dims": 2, "regions": {}}
     assert plain["sites"][1]["sizes"] == [[12, 10], [12, 10]]
     assert plain["problems"][0]["severity"] == "error"
     assert plain["problems"][0]["file"] == "north/images/p0.png"

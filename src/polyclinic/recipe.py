@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -67,6 +67,14 @@ class DataSettings(Section):
     )
     memory_limit_mb: float = Field(4096, ge=0, description="prepared tensors of a site above this are memory-mapped")
     cache: str | None = Field(None, description="folder of that cache; default: polyclinic's cache folder")
+
+    @field_validator("labelled", mode="before")
+    @classmethod
+    def _number_or_share(cls, labelled: Any) -> Any:
+        number = isinstance(labelled, int | float) and not isinstance(labelled, bool)
+        if labelled is not None and not (number and (0 < labelled < 1 or (isinstance(labelled, int) and labelled > 0))):
+            raise ValueError("it must be a whole number from 1, or a share above 0 and below 1")
+        return labelled
 
     @field_validator("sites")
     @classmethod

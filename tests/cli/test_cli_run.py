@@ -40,6 +40,14 @@ def test_a_run_shows_progress_on_stderr_and_a_table_on_stdout(tiny_recipe_file: 
     assert table[-1] == f"Run folder: {tmp_path / 'run'}"
 
 
+def test_a_part_does_not_show_the_score_of_the_one_before(tiny_recipe_file: Path, tmp_path: Path) -> None:
+    settings = ["protocol.kind=leave-one-site-out", "training.rounds=2", "training.validate_every=2"]
+    done = call("run", tiny_recipe_file, "--out", tmp_path / "run", *(w for s in settings for w in ("--set", s)))
+    assert done.code == 0, done.err
+    shown = ["val Dice" in line for line in done.err.splitlines() if ": round " in line]
+    assert shown == [False, True, False, True]
+
+
 def test_set_and_method_win_over_the_recipe(tiny_recipe_file: Path, tmp_path: Path) -> None:
     done = call(
         "run", tiny_recipe_file, "-o", tmp_path / "run", "-m", "fedavg+proximal(mu=0.5)", "--json",

@@ -16,6 +16,7 @@ from polyclinic.data.sitedata import SiteData
 from polyclinic.data.splits import Split, assign_splits
 from polyclinic.errors import PolyclinicError
 from polyclinic.evaluation.protocols import ProtocolPart
+from polyclinic.federation.observer import Observer
 from polyclinic.recipe import DataSettings
 from polyclinic.recipe_files import make_recipe
 from polyclinic.runs.execute import Execution
@@ -77,7 +78,7 @@ def test_slices_of_volumes_are_counted_and_the_last_volume_is_split(tmp_path: Pa
 
 @pytest.mark.parametrize("labelled", [0, -1, 1.5, 1.0, True])
 def test_a_budget_that_is_none_gets_a_sentence(labelled: float) -> None:
-    with pytest.raises(PolyclinicError, match=r"data\.labelled"):
+    with pytest.raises(PolyclinicError, match=r"data\.labelled.*must be a whole number from 1, or a share above 0"):
         make_recipe({"federation": "demo:nuclei", "data": {"labelled": labelled}})
 
 
@@ -119,6 +120,31 @@ def test_classes_must_be_declared_where_few_labels_may_be_read(tmp_path: Path) -
     assert len(open_federation(str(tmp_path / "f")).task.classes) == 2
     with pytest.raises(PolyclinicError, match=r"data\.labelled allows few labels.*write 'classes' in federation\.toml"):
         open_federation(str(tmp_path / "f"), DataSettings(labelled=1))
+
+
+def test_a_federation_without_any_label_is_refused(tmp_path: Path) -> None:
+    write_demo("nuclei", tmp_path / "f", cases=3, size=16)
+    for path in (tmp_path / "f").glob("*/labels/*"):
+        path.unlink()
+    with pytest.raises(PolyclinicError, match=r"No training image of hospital-a, .* has a label; add masks"):
+        polyclinic.run(make_recipe(small(tmp_path / "f", "fixmatch")), out=tmp_path / "run")
+
+
+def test_a_budget_that_a_site_cannot_fill_is_said_once(tmp_path: Path) -> None:
+    write_demo("nuclei", tmp_path / "f", cases=6, size=16)
+    recipe = make_recipe({**small(tmp_path / "f", labelled=9), "protocol": {"kind": "leave-one-site-out"}})
+    said: list[str] = []
+
+    class Listener(Observer):
+        def on_message(self, text: str) -> None:
+            said.append(text)
+
+    polyclinic.run(recipe, out=tmp_path / "run", observer=Listener())
+    warned = [text for text in said if "labelled training images" in text]
+    assert warned[0] == (
+        "warning: hospital-b has 8 labelled training images (or slices), fewer than data.labelled = 9."
+    )
+    assert len(warned) == len(set(warned)) == 4
 
 
 @pytest.mark.parametrize("kind", ["leave-one-site-out", "k-fold"])

@@ -136,3 +136,18 @@ def test_what_comes_back_and_what_the_server_sets_is_said(
     assert "and 3 buffers that the server sets" in shown
     plain = explanation(load_recipe(tiny_recipe_file, method="fedavg"))
     assert (plain["comes_back"], plain["statistics"]) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides", "words"),
+    [
+        ("fl_lower", ["data.labelled=3"], "data.labelled = 3 of each site; the others are never read."),
+        ("fl_upper", ["data.labelled=3"], "all are read, those that data.labelled hides from other methods too."),
+        ("fl_lower", [], "Labels of training images: all are read."),
+    ],
+)
+def test_which_labels_are_read_is_said(
+    method: str, overrides: list[str], words: str, tiny_recipe_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_explanation(explanation(load_recipe(tiny_recipe_file, overrides, method=method)))
+    assert words in " ".join(capsys.readouterr().out.split())

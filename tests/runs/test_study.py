@@ -172,6 +172,7 @@ def test_the_line_goes_from_low_to_high_and_a_gap_stays_one(tmp_path: Path, monk
         ("=1,2", "expected a key and its values"),
         ("seed=1,2", "give methods with --methods and seeds with --seeds"),
         ("data.labeled=1,2", "unknown key 'data.labeled', did you mean 'labelled'"),
+        ("training.lr=0.1,0.1", "a value is there twice; give each once"),
         ("training.lr=0.1,0.10", "'0.1' and '0.10' are the same recipe"),
         ("data.labelled=1,0", "data.labelled"),
     ],
@@ -183,6 +184,25 @@ def test_a_wrong_key_or_value_stops_before_anything_runs(
     assert done.code == 2
     assert words in done.err
     assert not (tmp_path / "out").exists()
+
+
+def test_another_study_is_not_overwritten(
+    study: tuple[Path, StudyTable], tiny_recipe_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, _ = study
+    monkeypatch.setattr(grid_module, "run", lambda *_, **__: pytest.fail("trained"))
+    before = (out / "study.md").read_text()
+    done = call("study", tiny_recipe_file, "--vary", "training.lr=0.1,0.2", "--methods", "fedavg", "--out", out)
+    assert done.code == 2
+    assert f"{out}: holds a study of data.labelled; give another folder with --out." in done.err
+    assert (out / "study.md").read_text() == before
+
+
+def test_one_key_at_a_time(tiny_recipe_file: Path, tmp_path: Path) -> None:
+    two = ["--vary", "training.lr=0.1,0.2", "--vary", "data.labelled=1,2"]
+    done = call("study", tiny_recipe_file, *two, "--methods", "fedavg", "--out", tmp_path / "out")
+    assert done.code == 2
+    assert "--vary: a study varies one key" in done.err
 
 
 def test_the_command_prints_what_it_writes(study: tuple[Path, StudyTable], tiny_recipe_file: Path) -> None:

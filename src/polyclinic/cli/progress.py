@@ -52,7 +52,7 @@ class ScreenObserver(Observer):
 
     def on_start(self, part: str, sites: Sequence[str], rounds: int, done: int) -> None:
         """A new bar for every part of the protocol."""
-        self.rounds = rounds
+        self.rounds, self.dice = rounds, ""
         self.name = name = self.title if part == "all" else f"{self.title} {part}"
         if done:
             self.console.print(f"{name}: resumed after round {done} of {rounds}")

@@ -21,7 +21,8 @@ from polyclinic.cli.options import (
 def study(
     recipe: RecipeArgument,
     vary: Annotated[
-        str, typer.Option("--vary", metavar="KEY=V1,V2,...", help="A key and its values, such as data.labelled=5,10.")
+        list[str],
+        typer.Option("--vary", metavar="KEY=V1,V2,...", help="A key and its values, such as data.labelled=5,10."),
     ],
     methods: MethodsOption,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the study; started again, it goes on.")],
@@ -32,15 +33,18 @@ def study(
 ) -> None:
     """Compare methods for several values of one key, such as the number of labels: a table and a picture."""
     from polyclinic.cli.progress import ScreenObserver
+    from polyclinic.errors import PolyclinicError
     from polyclinic.recipe_files import load_recipe, require_federation
     from polyclinic.runs.plan import parse_seeds, split_expressions
 
+    if len(vary) > 1:
+        raise PolyclinicError("--vary: a study varies one key; start one study for each, with folders of their own.")
     loaded = load_recipe(recipe, overrides or [])
     require_federation(loaded, recipe)
     from polyclinic.runs.study import plan_study, run_study
 
     numbers = parse_seeds(seeds, loaded.seed)
-    plan = plan_study(recipe, tuple(overrides or ()), vary, split_expressions(methods), numbers, out)
+    plan = plan_study(recipe, tuple(overrides or ()), vary[0], split_expressions(methods), numbers, out)
     with interruptible():
         table = run_study(plan, metric, jobs, ScreenObserver)
     table.show()

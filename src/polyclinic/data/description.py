@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from polyclinic.errors import PolyclinicError, suggestion
+from polyclinic.wording import first_finding
 
 
 class Description(BaseModel):
@@ -53,7 +54,7 @@ def read_description(path: Path) -> Description:
         first = error.errors()[0]
         where = first["loc"][0] if first["loc"] else ""
         raise PolyclinicError(
-            f"{path}: '{where}' is {table.get(str(where))!r}, but: {first['msg']}; "
+            f"{path}: '{where}' is {table.get(str(where))!r}, but {first_finding(error).words}; "
             f"{_HINTS.get(str(where), 'correct it')}."
         ) from error
 

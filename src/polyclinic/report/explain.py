@@ -40,6 +40,7 @@ def explanation(recipe: Recipe) -> dict[str, Any]:
         "federation": federation.name,
         "network": recipe.network.name,
         "images_leave": pooled,
+        "labels": _labels_read(recipe, bench.method.all_labels),
         "components": [_component(component) for component in bench.components],
         "weights": [
             {"tensor": n, "shape": list(t.shape), "dtype": _plain_dtype(t.dtype), "bytes": tensor_bytes({n: t})}
@@ -57,6 +58,14 @@ def explanation(recipe: Recipe) -> dict[str, Any]:
         "plain_data": "site name, round, number of training samples and steps, mean of each loss term, seconds; "
         "after validation the mean Dice; after the test every metric of every case",
     }  # fmt: skip
+
+
+def _labels_read(recipe: Recipe, all_labels: bool) -> str:
+    """Which labels of training images are read, in words."""
+    budget = recipe.data.labelled
+    if all_labels:
+        return "all are read, those that data.labelled hides from other methods too"
+    return "all are read" if budget is None else f"data.labelled = {budget} of each site; the others are never read"
 
 
 def _component(component: Component) -> dict[str, Any]:
@@ -106,6 +115,7 @@ def print_explanation(facts: dict[str, Any]) -> None:
             default = component["defaults"][name]
             note = "" if value == default else f" (component's default: {default})"
             console.print(f"  {name} = {value}{note}", markup=False)
+    console.print(f"\nLabels of training images: {facts['labels']}.", markup=False)
     console.print(f"\n[bold]What leaves a site in every round[/bold] ({facts['network']} on {facts['federation']})")
     if facts["images_leave"]:
         console.print("  EVERY IMAGE AND LABEL: this is a reference that pools all data, not a federated method.")

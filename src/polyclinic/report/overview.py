@@ -48,9 +48,11 @@ def overview_csv(tables: Sequence[Comparison]) -> str:
 def print_overview(tables: Sequence[Comparison]) -> None:
     """Show the averages of all metrics in the terminal."""
     header, *rows = overview_rows(tables)
-    shown = Table(caption=_CAPTION, caption_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
+    shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for number, name in enumerate(header):
         shown.add_column(name, justify="right" if number else "left", overflow="fold")
     for row in rows:
         shown.add_row(*row)
-    Console().print(shown)
+    console = Console(highlight=False)
+    console.print(shown)
+    console.print(_CAPTION)

@@ -113,12 +113,14 @@ class StudyTable:
     def show(self) -> None:
         """Print the table."""
         header, *rows = self.rows()
-        shown = Table(caption=self.caption, caption_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
+        shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
         for number, name in enumerate(header):
             shown.add_column(name, justify="right" if number else "left", overflow="fold")
         for row in rows:
             shown.add_row(*row)
-        Console().print(shown)
+        console = Console(highlight=False)
+        console.print(shown)
+        console.print(self.caption, markup=False)
 
 
 def study_of(folder: Path, metric: str) -> StudyTable:

@@ -29,7 +29,14 @@ from polyclinic.recipe_files import load_recipe, require_federation
 from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.plan import folder_name
 from polyclinic.runs.recorder import Recorder
-from polyclinic.runs.sites import open_for, prepare_items, require_training_data, site_data
+from polyclinic.runs.sites import (
+    budget_warnings,
+    open_for,
+    prepare_items,
+    require_some_label,
+    require_training_data,
+    site_data,
+)
 from polyclinic.runs.summary import summary_of
 from polyclinic.runs.testing import check_test_data, test_part
 from polyclinic.runs.tracking import trackers_for
@@ -118,11 +125,11 @@ class Execution:
         self.federation, self.recipe, self.bench = federation, recipe, bench
         self.folder, self.observer = folder, observer
         self._images: dict[tuple[Item, ...], ImageSet] = {}
+        self._warned: set[str] = set()
 
     def run(self, parts: list[ProtocolPart]) -> dict[str, Any]:
         """All parts, then the summary."""
-        for warning in self.bench.warnings():
-            self.observer.on_message(f"warning: {warning}")
+        self._warn(self.bench.warnings())
         rows: list[Row] = []
         extras: dict[str, Any] = {}
         for part in parts:
@@ -145,6 +152,9 @@ class Execution:
         training = training or [data[s] for s in part.train_sites]
         for one in training:
             require_training_data(one, self.bench)
+        require_some_label(training)
+        if not self.bench.method.all_labels and not self.bench.method.pooled:
+            self._warn(budget_warnings(training, self.recipe))
         memory = StateMemory()
         sites = {
             one.site: Site(one, SiteStore(self.folder.site(part.name, one.site), memory))
@@ -160,6 +170,13 @@ class Execution:
         rows_to_csv(self.folder.part(part.name) / "cases.csv", rows)
         facts = {"seconds": seconds, **extra}
         write_json(self.folder.part(part.name) / "tested.json", facts)
+
+    def _warn(self, warnings: list[str]) -> None:
+        """Each once, though several parts may find the same."""
+        for warning in warnings:
+            if warning not in self._warned:
+                self._warned.add(warning)
+                self.observer.on_message(f"warning: {warning}")
 
     def _data(self, part: ProtocolPart) -> dict[str, SiteData]:
         """Prepared images of all sites that train or test, read once for neighbouring parts that use them."""

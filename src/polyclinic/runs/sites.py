@@ -83,6 +83,26 @@ def site_data(site: str, images: ImageSet, part: ProtocolPart) -> SiteData:
     return SiteData(site, images, indices)
 
 
+def require_some_label(training: Sequence[SiteData]) -> None:
+    """Stop where nobody could show the network what to look for."""
+    if not any(len(data.training_indices(True)) for data in training):
+        names = ", ".join(data.site for data in training)
+        raise PolyclinicError(
+            f"No training image of {names} has a label; add masks to the folder labels of at least one site."
+        )
+
+
+def budget_warnings(training: Sequence[SiteData], recipe: Recipe) -> list[str]:
+    """Sites with fewer labels than ``data.labelled`` would allow."""
+    counts = {data.site: len(data.training_indices(True)) for data in training}
+    budget = recipe.data.labelled
+    return [
+        f"{site} has {count} labelled training images (or slices), fewer than data.labelled = {budget}."
+        for site, count in counts.items()
+        if isinstance(budget, int) and count < budget
+    ]
+
+
 def require_training_data(data: SiteData, bench: Bench) -> None:
     """Stop before the run starts when a site could not take part."""
     if bench.learns_unlabelled:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from polyclinic.errors import PolyclinicError
-from polyclinic.files import write_json
+from polyclinic.files import read_json, write_json
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
@@ -32,7 +32,10 @@ class StudyPlan:
     out: Path
 
     def save(self) -> None:
-        """Write ``study.json``, from which a report finds the grids."""
+        """Write ``study.json``, from which a report finds the grids; another study's is not overwritten."""
+        path = self.out / "study.json"
+        if path.exists() and (other := read_json(path)["key"]) != self.key:
+            raise PolyclinicError(f"{self.out}: holds a study of {other}; give another folder with --out.")
         about = {
             "key": self.key,
             "methods": self.methods,
@@ -40,7 +43,7 @@ class StudyPlan:
             "values": list(self.grids),
             "fixed": self.fixed and self.fixed.out.name,
         }
-        write_json(self.out / "study.json", about)
+        write_json(path, about)
 
 
 def study(
@@ -72,6 +75,8 @@ def plan_study(
 ) -> StudyPlan:
     """Check every recipe before anything runs, and lay out the grids."""
     key, values = parse_vary(vary)
+    if len(set(values)) < len(values):
+        raise PolyclinicError(f"--vary {vary}: a value is there twice; give each once.")
     recipes = {value: load_recipe(source, [*overrides, f"{key}={value}"]) for value in values}
     _refuse_equal(key, recipes)
     names = plan_grid(recipes[values[0]], methods, seeds, out).methods

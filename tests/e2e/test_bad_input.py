@@ -53,7 +53,7 @@ def test_the_same_federation_without_a_fault_works(recipe: Path) -> None:
 
 
 def test_an_unknown_method(recipe: Path) -> None:
-    refused(run(recipe, "--method", "fedavgg"), "'fedavgg' is not a method", "did you mean 'fedavg'?", "Known: central")
+    refused(run(recipe, "--method", "fedavgg"), "'fedavgg' is not a method", "did you mean 'fedavg'?", "Known: augseg")
     assert not (recipe.parent / "run").exists()
 
 

@@ -148,7 +148,7 @@ def predicted(found: dict[str, list[float]], moves: bool, data: Federation, step
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--images", type=int, default=16, help="labelled images at each site; as many are unlabelled")
     parser.add_argument("--sites", type=int, default=2)
     parser.add_argument("--size", type=int, default=96)

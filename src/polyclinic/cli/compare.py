@@ -43,5 +43,6 @@ def compare(
         table = run_grid(plan, metric=metric, jobs=jobs, screen=ScreenObserver)
     print_comparison(table)
     if len(loaded.evaluation.metrics) > 1:
+        typer.echo()
         print_overview(all_metrics(out, metric, loaded.evaluation.metrics))
     typer.echo(f"Table: {out / 'table.md'} and {out / 'table.csv'}; run folders: {out}")

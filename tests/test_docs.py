@@ -59,7 +59,8 @@ def test_the_method_of_contributing_works_as_a_plugin(tmp_path: Path, monkeypatc
 
 
 PAGES_WITH_LINKS = [
-    "README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/data.md", "docs/methods.md",
+    "README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/data.md", "docs/methods.md", "docs/robust.md",
+    "docs/privacy.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "methods").glob("*.md")),
 ]  # fmt: skip
 

@@ -40,6 +40,24 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_private(path: Path, data: bytes) -> None:
+    """Write a secret atomically; from its first byte only its owner can read it, whatever the umask."""
+    with replacing(path) as temporary:
+        temporary.unlink(missing_ok=True)  # of a killed process that had this number
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a small file that the user named; a missing one gets a sentence."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PolyclinicError(
+            f"{path}: cannot be read ({error.strerror or error}); check the path and its permissions."
+        ) from error
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write plain data atomically, readable by a person."""
     write_text(path, json.dumps(value, indent=2) + "\n")

@@ -302,11 +302,18 @@ class ProtocolSettings(Section):
 class EngineSettings(Section):
     """Where sites run."""
 
-    name: str = "inprocess"
+    name: str = Field("inprocess", description="inprocess, flower (processes that speak over a network), or simulation")
     threads: int = Field(
         1, ge=1, description="threads of a process; results are bit for bit equal only for equal numbers"
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    deadline: Positive | None = Field(
+        None, description="flower: seconds that a site has for its part of a round; by default what it needs"
+    )
+    gather: float = Field(
+        60.0, ge=0, description="flower: seconds to wait for all sites before starting with those that are there"
+    )
+    max_message_mb: Positive = Field(2048, description="flower: largest answer of a site that the server takes in")
 
 
 class TrackingSettings(Section):

@@ -40,9 +40,10 @@ def load_recipe(source: str | Path, overrides: Iterable[str] = (), **replace: An
     """Read and check a recipe. ``overrides`` are ``a.b=c`` texts, ``replace`` sets top-level keys."""
     path = find_recipe(source)
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise PolyclinicError(f"{path}: not a readable TOML file ({error}); mend that line.") from error
+    table = parse_recipe(text, str(path))
     overrides = list(overrides)
     for text in overrides:
         _override(table, text)
@@ -54,6 +55,14 @@ def load_recipe(source: str | Path, overrides: Iterable[str] = (), **replace: An
         # Before the check, which takes the file's hash.
         table["network"] = {**network, "weights": str(beside / weights)} if (beside / weights).is_file() else network
     return _with_paths(make_recipe(table, origin), beside)
+
+
+def parse_recipe(text: str, origin: str) -> dict[str, Any]:
+    """The table of a recipe's text, not checked yet."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PolyclinicError(f"{origin}: not a readable TOML file ({error}); mend that line.") from error
 
 
 def require_federation(recipe: Recipe, source: str | Path) -> None:

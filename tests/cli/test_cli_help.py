@@ -21,6 +21,13 @@ COMMANDS = {
     "data": ["check", "demo"],
     "data check": ["--sheet", "--json"],
     "data demo": ["--seed"],
+    "keys": ["server", "site", "accept", "remove", "list", "demo"],
+    "keys server": ["--host", "--days"],
+    "keys site": ["NAME", "--out"],
+    "keys accept": ["SERVER_FOLDER", "--replace"],
+    "keys remove": ["SERVER_FOLDER", "NAME"],
+    "keys list": ["SERVER_FOLDER", "--json"],
+    "keys demo": ["--sites", "--host"],
 }
 
 
@@ -35,7 +42,7 @@ for command in [[], *map(str.split, {list(COMMANDS)!r})]:
         main()
     except SystemExit as end:
         assert not end.code, command
-heavy = {{"torch", "monai", "numpy", "scipy", "matplotlib", "nibabel", "mlflow"}} & set(sys.modules)
+heavy = {{"torch", "monai", "numpy", "scipy", "matplotlib", "nibabel", "mlflow", "cryptography"}} & set(sys.modules)
 assert not heavy, heavy
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)

@@ -13,6 +13,7 @@ from polyclinic.cli.compare import compare
 from polyclinic.cli.cost import cost
 from polyclinic.cli.data import app as data_app
 from polyclinic.cli.explain import explain
+from polyclinic.cli.keys import app as keys_app
 from polyclinic.cli.methods import methods
 from polyclinic.cli.predict import predict
 from polyclinic.cli.run import run
@@ -51,6 +52,7 @@ app.command()(methods)
 app.command()(explain)
 app.command()(cost)
 app.add_typer(data_app, name="data")
+app.add_typer(keys_app, name="keys")
 
 
 def main() -> None:

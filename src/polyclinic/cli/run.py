@@ -18,6 +18,10 @@ def run(
         str | None, typer.Option("--method", "-m", help="A method or an expression, such as fedavg+proximal(mu=0.1).")
     ] = None,
     overrides: SetOption = None,
+    engine: Annotated[
+        str | None,
+        typer.Option("--engine", help="inprocess, flower (a real federation on this machine), or simulation (Ray)."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Run folder. [default: runs/FEDERATION/METHOD-seedN]")
     ] = None,
@@ -30,7 +34,8 @@ def run(
     from polyclinic.cli.progress import ScreenObserver
     from polyclinic.recipe_files import load_recipe, require_federation
 
-    loaded = load_recipe(recipe, overrides or [], method=method)
+    overrides = [*(overrides or []), *([f"engine.name={engine}"] if engine else [])]
+    loaded = load_recipe(recipe, overrides, method=method)
     require_federation(loaded, recipe)
     from polyclinic.report.tables import print_run
     from polyclinic.runs.execute import run as execute

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -20,6 +20,9 @@ from polyclinic.data.federation import Task
 from polyclinic.federation.messages import Tensors, Update
 from polyclinic.networks.base import SegmentationNetwork
 from polyclinic.recipe import PolicySettings, TrainingSettings
+
+if TYPE_CHECKING:
+    from polyclinic.federation.bench import Bench
 
 Level = Literal["image", "feature", "objective", "aggregation"]
 
@@ -87,6 +90,9 @@ class Component:
     settings: Any
     context: Context
     state: Tensors = field(default_factory=dict)
+    ledger: Tensors = field(default_factory=dict)
+    """A site's named tensors that are never taken back: on its disk before the update leaves, and still there when a
+    killed round is repeated or a policy resets ``state``. For secrets and for counts of what has left."""
 
     name: ClassVar[str]
     level: ClassVar[Level]
@@ -103,6 +109,8 @@ class Component:
     wants_unlabelled: ClassVar[bool] = False
     recomputes: ClassVar[bool] = False
     """Calls ``step.recompute`` in ``on_gradients``; runs before components that add to the gradients."""
+    acts_last: ClassVar[bool] = False
+    """Its ``on_update`` comes after those of all other components, wherever the method names it."""
 
     @property
     def uses_unlabelled(self) -> bool:
@@ -113,6 +121,9 @@ class Component:
 
     def install(self, network: SegmentationNetwork) -> None:
         """Put modules into the network's taps or extras."""
+
+    def check(self, bench: Bench) -> None:
+        """Refuse, with a ``PolyclinicError``, a method or network that it cannot work with; all of it is built."""
 
     def warnings(self) -> list[str]:
         """Sentences about settings that make little sense together."""
@@ -173,6 +184,14 @@ class Component:
 
     # ---- server half ---------------------------------------------------------------------------------------------
 
+    def screen(self, server: ServerRound, updates: list[Update]) -> list[Update]:  # noqa: ARG002
+        """What is aggregated in place of the accepted updates, for any aggregator: clipping, for one.
+
+        A class that has this makes the server collect the round's updates, also for an aggregator that ``streams``.
+        What components share goes to ``combine`` as it came. Updates are replaced, never changed in place.
+        """
+        return updates
+
     def aggregate(self, server: ServerRound, updates: Iterable[Update]) -> Tensors:
         """New global weights. ``updates`` can be walked through once if the class ``streams``, else it is a list."""
         raise NotImplementedError(f"{self.name} does not aggregate")
@@ -186,4 +205,8 @@ class Component:
 
     def unseen_weights(self, server: ServerRound) -> Tensors:  # noqa: ARG002
         """Values of kept weights for a site that never took part; empty if there are none."""
+        return {}
+
+    def summary(self, events: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: ARG002
+        """Plain data for ``summary.json``, under the component's name, from the record of all rounds."""
         return {}

@@ -75,3 +75,11 @@ class ServerRound:
     warn: Callable[[str], None] = lambda _: None
     notes: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     """Numbers for the record, by component, name and site: they go into ``events.jsonl``."""
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of the weights that are trained and travel: floating point and no buffers.
+
+        Sorted, because a checkpoint that was read again has its names in another order, and sums depend on it.
+        """
+        return sorted(n for n, t in self.previous.items() if t.is_floating_point() and n not in self.buffers)

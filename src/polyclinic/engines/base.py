@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from polyclinic.federation.messages import Broadcast, Evaluation, Failure, Tensors, Update
 
 
 class Engine(Protocol):
     """Answers come in the order of ``sites``, whatever the order in which sites happen to finish."""
+
+    partial: ClassVar[bool]
+    """Whether a site may be away at the test, which then goes on without it."""
 
     def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
         """Let each site train one round."""

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation.bench import Bench
@@ -18,6 +18,8 @@ _Answer = TypeVar("_Answer")
 
 class InProcess:
     """The default engine. Training is lazy: a site starts when the server asks for the next update."""
+
+    partial: ClassVar[bool] = False
 
     def __init__(self, bench: Bench, sites: dict[str, Site]) -> None:
         self.bench = bench

@@ -36,21 +36,29 @@ def summarise(rows: Iterable[Row]) -> tuple[dict[str, dict[str, float]], dict[st
     >>> summarise([row, {**row, "site": "b", "value": 1.0}])
     ({'a': {'dice': 0.5}, 'b': {'dice': 1.0}}, {'dice': 0.75})
     """
-    found: dict[str, dict[str, dict[str, dict[str, list[tuple[str, float]]]]]] = {}
-    classes: dict[str, dict[str, None]] = {}
+    by_site: dict[str, list[Row]] = {}
     for row in rows:
-        cases = found.setdefault(row["site"], {}).setdefault(row["metric"], {})
-        cases.setdefault(row["case"], {}).setdefault(row["image"], []).append((row["class"], row["value"]))
-        classes.setdefault(row["metric"], {})[row["class"]] = None
-    sites: dict[str, dict[str, float]] = {}
-    for site, metrics in found.items():
-        sites[site] = {}
-        for metric, cases in metrics.items():
-            sites[site][metric] = _site_value(cases, None)
-            if len(classes[metric]) > 1:
-                sites[site] |= {f"{metric}/{name}": _site_value(cases, name) for name in classes[metric]}
+        by_site.setdefault(row["site"], []).append(row)
+    sites = {site: {name: mean(values) for name, values in case_values(own).items()} for site, own in by_site.items()}
     names = dict.fromkeys(name for values in sites.values() for name in values)
     return sites, {name: mean(values[name] for values in sites.values() if name in values) for name in names}
+
+
+def case_values(rows: Iterable[Row]) -> dict[str, list[float]]:
+    """One value a case of each entry that ``summarise`` has for a site; ``rows`` are of one site."""
+    found: dict[str, dict[str, dict[str, list[tuple[str, float]]]]] = {}
+    classes: dict[str, dict[str, None]] = {}
+    for row in rows:
+        cases = found.setdefault(row["metric"], {})
+        cases.setdefault(row["case"], {}).setdefault(row["image"], []).append((row["class"], row["value"]))
+        classes.setdefault(row["metric"], {})[row["class"]] = None
+    values: dict[str, list[float]] = {}
+    for metric, cases in found.items():
+        names = (None, *classes[metric]) if len(classes[metric]) > 1 else (None,)
+        for name in names:
+            key = metric if name is None else f"{metric}/{name}"
+            values[key] = [_case_value(images, name) for images in cases.values()]
+    return values
 
 
 def mean(values: Iterable[float]) -> float:
@@ -100,9 +108,6 @@ def _damaged(path: Path, what: str) -> PolyclinicError:
     return PolyclinicError(f"{path}: {what}; restore the file or evaluate the run again.")
 
 
-def _site_value(cases: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]], only: str | None) -> float:
-    """The mean over cases, images and classes, or over cases and images of the class ``only``."""
-    return mean(
-        mean(mean(value for name, value in values if only in (None, name)) for values in images.values())
-        for images in cases.values()
-    )
+def _case_value(images: Mapping[str, Sequence[tuple[str, float]]], only: str | None) -> float:
+    """The mean over a case's images and their classes, or over its images for the class ``only``."""
+    return mean(mean(value for name, value in values if only in (None, name)) for values in images.values())

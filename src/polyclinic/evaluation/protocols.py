@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polyclinic.data.federation import Federation, Item
@@ -68,6 +69,39 @@ def protocol_parts(federation: Federation, recipe: Recipe, all_labels: bool = Fa
         )
         for unseen in sites
     ]
+
+
+def site_part(federation: Federation, recipe: Recipe, site: str, name: str, all_labels: bool = False) -> ProtocolPart:
+    """A part of the protocol as one site knows it, from its own folder alone."""
+    kind, expected = recipe.protocol.kind, "all"
+    if kind == "k-fold":
+        expected = "fold-N"
+        splits = k_fold_splits(federation, recipe.data, recipe.seed, recipe.protocol.folds)
+        for number, split in enumerate(splits):
+            if name == f"fold-{number + 1}":
+                return ProtocolPart(name, split, (site,), labels=_labels(federation, recipe, split, all_labels))
+    whole = whole_part(federation, recipe, all_labels)
+    if kind == "leave-one-site-out":
+        expected = "without-SITE"
+        if name == f"without-{site}":
+            return ProtocolPart(name, _all_tested(whole.split, site), (), site, whole.labels)
+        if name.startswith("without-"):
+            return ProtocolPart(name, whole.split, (site,), labels=whole.labels)
+    if name != expected:
+        raise PolyclinicError(f"The protocol {kind} has no part '{name}', expected {expected}.")
+    return whole
+
+
+def part_names(recipe: Recipe, sites: Sequence[str]) -> dict[str, str | None]:
+    """Names of the parts of a protocol and the site that each leaves out, for a server that sees no image."""
+    kind = recipe.protocol.kind
+    if kind == "own-test":
+        return {"all": None}
+    if kind == "k-fold":
+        return {f"fold-{number + 1}": None for number in range(recipe.protocol.folds)}
+    if len(sites) < 2:
+        raise PolyclinicError("protocol.kind = 'leave-one-site-out' needs two sites or more; use 'own-test'.")
+    return {f"without-{site}": site for site in sites}
 
 
 def _all_tested(split: Split, unseen: str) -> Split:

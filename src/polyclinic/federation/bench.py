@@ -65,7 +65,7 @@ class Bench:
         fresh = []
         for template in self.components:
             component = copy.copy(template)
-            component.state = dict(state.get(component.name, {}))
+            component.state, component.ledger = dict(state.get(component.name, {})), {}
             fresh.append(component)
         return fresh
 
@@ -143,6 +143,8 @@ def build_bench(recipe: Recipe, task: Task) -> Bench:
     bench = Bench(recipe, method, task, device, network, components, *views)
     bench.kept, bench.exchanged = _sides(bench)
     bench.initial_kept, bench.initial_exchanged = bench.kept_weights(), bench.exchanged_weights()
+    for component in components:
+        component.check(bench)
     return bench
 
 

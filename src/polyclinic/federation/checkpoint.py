@@ -20,6 +20,7 @@ class ServerState:
     components: dict[str, Tensors] = field(default_factory=dict)
     best_round: int | None = None
     best_dice: float | None = None
+    best_scores: dict[str, float] = field(default_factory=dict)
     stale: int = 0
     stopped: bool = False
 
@@ -41,7 +42,7 @@ class Checkpoint:
             save_tensors(self.best, model, {"round": state.best_round})
         tensors = {f"weights/{name}": tensor for name, tensor in state.weights.items()}
         tensors |= _flat("shared", state.shared) | _flat("component", state.components) | _flat("unseen", {"": unseen})
-        plain = ("round", "best_round", "best_dice", "stale", "stopped")
+        plain = ("round", "best_round", "best_dice", "best_scores", "stale", "stopped")
         save_tensors(self.server, tensors, {key: getattr(state, key) for key in plain})
 
     def load(self) -> ServerState | None:

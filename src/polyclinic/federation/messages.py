@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from pydantic import TypeAdapter, ValidationError, create_model
 from torch import Tensor
 
 from polyclinic.errors import PolyclinicError
@@ -56,13 +57,19 @@ class Update:
 
 @dataclass
 class Evaluation:
-    """Site to server: plain numbers. ``rows`` hold one value a case, class and metric; ``dice`` is the site's mean."""
+    """Site to server: plain numbers. ``rows`` hold one value a case, class and metric; ``dice`` is the site's mean.
+
+    A site that lets no value of a single case out sends ``stats`` instead of rows: mean, standard deviation and number
+    of cases of each metric. ``note`` says what it held back, and why.
+    """
 
     site: str
     round: int
     images: int
     dice: float
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[dict[str, str | float]] = field(default_factory=list)
+    stats: dict[str, dict[str, float]] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass
@@ -75,38 +82,88 @@ class Failure:
     details: str = ""
 
 
-def to_tensors(message: Broadcast | Update) -> tuple[Tensors, dict[str, Any]]:
+@dataclass
+class Description:
+    """Site to server, before the first round: what a site is, without a word about any single image.
+
+    ``images`` counts them by split, ``refusal`` is why the site will not take part in this run, if it will not.
+    """
+
+    site: str
+    round: int
+    task: dict[str, Any]
+    images: dict[str, int] = field(default_factory=dict)
+    knows_spacing: bool = False
+    split_sha256: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    refusal: str = ""
+
+
+Message = Broadcast | Update | Evaluation | Description | Failure
+_KINDS: dict[str, type[Message]] = {
+    kind.__name__: kind for kind in (Broadcast, Update, Evaluation, Description, Failure)
+}
+_TENSORS = ("weights", "shared")
+
+
+def to_tensors(message: Message) -> tuple[Tensors, dict[str, Any]]:
     """Flatten a message into named tensors and plain data, for a disk or a wire."""
-    tensors = {f"weights/{name}": tensor for name, tensor in message.weights.items()}
-    for component, shared in message.shared.items():
+    tensors = {f"weights/{name}": tensor for name, tensor in getattr(message, "weights", {}).items()}
+    for component, shared in getattr(message, "shared", {}).items():
         tensors |= {f"shared/{component}/{name}": tensor for name, tensor in shared.items()}
-    plain = {k: v for k, v in vars(message).items() if k not in ("weights", "shared")}
+    plain = {k: v for k, v in vars(message).items() if k not in _TENSORS}
     return tensors, {"kind": type(message).__name__, **plain}
 
 
-def from_tensors(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Broadcast | Update:
-    """Rebuild a message from named tensors and plain data."""
+def from_tensors(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Message:
+    """Rebuild a message from named tensors and plain data; what came from elsewhere may be anything, and is checked."""
+    kind = _KINDS.get(str(about.get("kind")))
+    if kind is None:
+        raise PolyclinicError(
+            f"A message of kind '{about.get('kind')}' was received, expected one of {', '.join(_KINDS)}."
+        )
+    try:
+        plain = _PLAIN[kind.__name__].validate_python({k: v for k, v in about.items() if k != "kind"}, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise PolyclinicError(
+            f"A message ({kind.__name__}) was received whose '{key}' is wrong: {first['msg']}."
+        ) from error
+    given = {key: getattr(plain, key) for key in plain.model_fields_set}
     weights: Tensors = {}
     shared: dict[str, Tensors] = {}
     for name, tensor in tensors.items():
-        kind, _, rest = name.partition("/")
-        if kind == "weights":
+        group, _, rest = name.partition("/")
+        if group == "weights":
             weights[rest] = tensor
         else:
             component, _, inner = rest.partition("/")
             shared.setdefault(component, {})[inner] = tensor
-    plain = {k: v for k, v in about.items() if k != "kind"}
-    kinds: dict[str, type[Broadcast] | type[Update]] = {"Broadcast": Broadcast, "Update": Update}
-    if about.get("kind") not in kinds:
-        raise PolyclinicError(f"A message of kind '{about.get('kind')}' was received, expected Broadcast or Update.")
-    return kinds[about["kind"]](weights=weights, shared=shared, **plain)
+    if kind is Broadcast or kind is Update:
+        return kind(weights=weights, shared=shared, **given)
+    if tensors:
+        raise PolyclinicError(f"A message ({kind.__name__}) was received with {len(tensors)} tensors, expected none.")
+    return kind(**given)
 
 
-def save_message(path: Path, message: Broadcast | Update) -> None:
+def _plain_of(kind: type[Message]) -> TypeAdapter[Any]:
+    """What a message holds beside tensors, as pydantic checks it."""
+    hints = {k: v for k, v in get_type_hints(kind).items() if k not in _TENSORS}
+    needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
+    shape: dict[str, Any] = {name: (hint, ... if name in needed else None) for name, hint in hints.items()}
+    return TypeAdapter(create_model(kind.__name__, __config__={"extra": "forbid"}, **shape))
+
+
+_PLAIN = {name: _plain_of(kind) for name, kind in _KINDS.items()}
+
+
+def save_message(path: Path, message: Message) -> None:
     """Write a message as one safetensors file."""
     save_tensors(path, *to_tensors(message))
 
 
-def load_message(path: Path) -> Broadcast | Update:
+def load_message(path: Path) -> Message:
     """Read what ``save_message`` wrote."""
     return from_tensors(*load_tensors(path))

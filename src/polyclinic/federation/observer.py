@@ -15,6 +15,9 @@ class Observer:
     def on_site(self, round_number: int, site: str) -> None:
         """A site's update was accepted."""
 
+    def on_status(self, round_number: int, site: str, status: str) -> None:
+        """A site began, ended or missed something; engines that carry messages over a network tell this."""
+
     def on_refusal(self, round_number: int, site: str, reason: str, details: str) -> None:
         """A site failed or its update was refused."""
 
@@ -43,6 +46,11 @@ class Observers(Observer):
         """Pass it on."""
         for observer in self.observers:
             observer.on_site(round_number, site)
+
+    def on_status(self, round_number: int, site: str, status: str) -> None:
+        """Pass it on."""
+        for observer in self.observers:
+            observer.on_status(round_number, site, status)
 
     def on_refusal(self, round_number: int, site: str, reason: str, details: str) -> None:
         """Pass it on."""

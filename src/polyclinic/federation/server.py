@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, isnan
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from polyclinic.components.base import Component
 from polyclinic.components.rounds import ServerRound
 from polyclinic.engines.base import Engine
 from polyclinic.errors import PolyclinicError
@@ -20,6 +21,10 @@ from polyclinic.federation.checks import problem_with, shared_amount
 from polyclinic.federation.messages import Broadcast, Failure, Tensors, Update, tensor_bytes
 from polyclinic.federation.observer import Observer
 from polyclinic.seeds import generator_for
+
+
+class NoQuorumError(PolyclinicError):
+    """Too few good updates came back; the round changed nothing and can be repeated."""
 
 
 @dataclass
@@ -46,6 +51,7 @@ class Server:
         self.sites = tuple(sorted(sites))
         self.components = bench.fresh_components({})
         self.aggregator = next(component for component in self.components if component.aggregates)
+        self.screening = [c for c in self.components if type(c).screen is not Component.screen]
         self.declared = bench.declared()
         self.checkpoint = Checkpoint(folder)
         self.state = self.checkpoint.load() or ServerState(weights=dict(bench.initial_exchanged))
@@ -54,8 +60,18 @@ class Server:
 
     def fit(self) -> None:
         """All rounds that are still to do."""
-        while self.state.round < self.settings.rounds and not self.state.stopped:
+        while not self.done:
             self.round()
+
+    @property
+    def done(self) -> bool:
+        """Whether no round is left."""
+        return self.state.round >= self.settings.rounds or self.state.stopped
+
+    @property
+    def quorum(self) -> int:
+        """The number of good updates that the next round needs."""
+        return count_of(self.settings.quorum, len(self.choose(self.state.round)))
 
     def round(self) -> None:
         """One round, as in the papers' algorithm boxes."""
@@ -64,14 +80,13 @@ class Server:
         broadcast = Broadcast(number, self.state.weights, self.state.shared, self.state.best_round)
         server = self._server_round(number, tally)
         updates = self._accepted(broadcast, chosen, tally)
-        server.weights = self.aggregator.aggregate(server, updates if self.aggregator.streams else list(updates))
-        self._require_quorum(chosen, tally)
+        server.weights = self._aggregate(server, updates, chosen, tally)
         self.state.shared = self._combine(server, tally)
         self.state.weights = {name: server.weights[name] for name in self.state.weights}
         self.state.round += 1
         trained = time.perf_counter()
         scores, complete = self._validate(number) if self._validates(number) else ({}, False)
-        new_best = complete and self._judge(number, scores)
+        new_best = self._judge(number, scores, complete)
         self.state.components = {c.name: dict(c.state) for c in self.components if c.state}
         seconds = {"training": trained - started, "validation": time.perf_counter() - trained, "sites": tally.seconds}
         self.observer.on_round(self._event(number, chosen, broadcast, tally, scores, seconds))
@@ -79,7 +94,7 @@ class Server:
 
     def choose(self, number: int) -> list[str]:
         """The sites of a round: all, or a seeded draw that depends on the round alone."""
-        count = _number(self.settings.participation, len(self.sites))
+        count = count_of(self.settings.participation, len(self.sites))
         if count >= len(self.sites):
             return list(self.sites)
         order = torch.randperm(
@@ -121,18 +136,30 @@ class Server:
             self.observer.on_site(broadcast.round, answer.site)
             yield answer
 
+    def _aggregate(self, server: ServerRound, updates: Iterable[Update], chosen: list[str], tally: _Tally) -> Tensors:
+        """The new global weights; updates are collected only where a component needs all of them at once."""
+        if self.screening or not self.aggregator.streams:
+            updates = list(updates)
+            self._require_quorum(chosen, tally)  # here already: such a component may count on having an update
+            for component in self.screening:
+                updates = component.screen(server, updates)
+            return self.aggregator.aggregate(server, updates)
+        weights = self.aggregator.aggregate(server, updates)
+        self._require_quorum(chosen, tally)
+        return weights
+
     def _refuse(self, site: str, reason: str, tally: _Tally, details: str = "") -> None:
         tally.refused[site] = reason
         self.observer.on_refusal(self.state.round, site, reason, details)
 
     def _require_quorum(self, chosen: list[str], tally: _Tally) -> None:
-        wanted = _number(self.settings.quorum, len(chosen))
+        wanted = count_of(self.settings.quorum, len(chosen))
         if len(tally.samples) < wanted:
             sites_by_reason: dict[str, list[str]] = {}
             for site, reason in tally.refused.items():
                 sites_by_reason.setdefault(reason, []).append(site)
             reasons = "; ".join(f"{', '.join(sites)}: {reason}" for reason, sites in sites_by_reason.items())
-            raise PolyclinicError(
+            raise NoQuorumError(
                 f"Round {self.state.round + 1} got {len(tally.samples)} good updates of {len(chosen)} sites, "
                 f"training.quorum asks for {wanted} ({reasons}); mend the sites and go on with --resume."
             )
@@ -146,10 +173,7 @@ class Server:
         return last or (number + 1) % self.settings.validate_every == 0
 
     def _validate(self, number: int) -> tuple[dict[str, float], bool]:
-        """Mean Dice of each site's validation images, for the sites that have some, and whether no site failed.
-
-        A mean over other sites than before would not be comparable, so an incomplete one chooses no model.
-        """
+        """Mean Dice of each site's validation images, for the sites that have some, and whether no site failed."""
         broadcast = Broadcast(number, self.state.weights)
         scores, complete = {}, True
         for answer in self.engine.evaluate(broadcast, self.sites, "val", detailed=False):
@@ -160,17 +184,25 @@ class Server:
                 scores[answer.site] = answer.dice
         return scores, complete
 
-    def _judge(self, number: int, scores: dict[str, float]) -> bool:
-        """Best so far? The mean over sites decides, never their maximum and never test data."""
-        if not scores:
+    def _judge(self, number: int, scores: dict[str, float], complete: bool) -> bool:
+        """Best so far? The mean over sites decides, never their maximum and never test data.
+
+        Where sites failed, the two rounds are compared on the sites that both of them have, if these are a quorum.
+        """
+        state = self.state
+        if not scores or not (complete or len(scores) >= count_of(self.settings.quorum, len(self.sites))):
             return False
-        dice = sum(scores.values()) / len(scores)
-        better = self.state.best_dice is None or dice > self.state.best_dice
+        common = [site for site in scores if site in state.best_scores] if state.best_scores else list(scores)
+        if not common:
+            return False
+        before = _mean(state.best_scores, common) if state.best_scores else state.best_dice
+        better = before is None or _mean(scores, common) > before
         if better:
-            self.state.best_dice, self.state.best_round, self.state.stale = dice, number, 0
+            state.best_dice, state.best_scores = _mean(scores, list(scores)), dict(scores)
+            state.best_round, state.stale = number, 0
         else:
-            self.state.stale += 1
-            self.state.stopped = self.settings.patience is not None and self.state.stale >= self.settings.patience
+            state.stale += 1
+            state.stopped = self.settings.patience is not None and state.stale >= self.settings.patience
         return better
 
     def _bytes_down(self, number: int, chosen: list[str], broadcast: Broadcast) -> dict[str, int]:
@@ -204,6 +236,10 @@ class Server:
         }
 
 
-def _number(wanted: float, of: int) -> int:
+def _mean(scores: Mapping[str, float], sites: Sequence[str]) -> float:
+    return sum(scores[site] for site in sites) / len(sites)
+
+
+def count_of(wanted: float, of: int) -> int:
     """A share (up to 1) or a count (above 1) as a count between 1 and all."""
     return max(1, min(of, ceil(wanted * of - 1e-9) if wanted <= 1 else int(wanted)))

@@ -47,6 +47,7 @@ class Site:
         received = self._local_weights(bench, broadcast, state.personal)
         bench.load(received)
         components = bench.fresh_components(state.components)
+        self._open_ledgers(components)
         generator = generator_for(bench.recipe.seed, self.name, broadcast.round, "round")
         batch_size = bench.recipe.training.batch_size
         site = SiteRound(
@@ -62,14 +63,20 @@ class Site:
         shared = {name: tensors for name, tensors in shared.items() if tensors}
         samples = self._samples(bench)
         update = Update(self.name, broadcast.round, bench.exchanged_weights(), samples, site.steps, shared, losses)
-        for component in components:
+        for component in sorted(components, key=lambda c: c.acts_last):
             update = component.on_update(update)
         state.round, state.personal = broadcast.round, bench.kept_weights()
         self._require_finite({**update.weights, **state.personal})
         state.components = {c.name: plain(c.state) for c in components if c.state}
+        self.store.save_ledgers({c.name: plain(c.ledger) for c in components if c.ledger})
         later(lambda: self.store.save(state))
         update.seconds = time.perf_counter() - started
         return update
+
+    def _open_ledgers(self, components: list[Component]) -> None:
+        ledgers = self.store.ledgers()
+        for component in components:
+            component.ledger = ledgers.get(component.name, {})
 
     def _learn(
         self, bench: Bench, components: list[Component], site: SiteRound, state: SiteState

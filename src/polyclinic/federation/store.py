@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from safetensors.torch import save as to_bytes
+
 from polyclinic.federation.messages import Tensors, tensor_bytes
-from polyclinic.files import load_tensors, save_tensors
+from polyclinic.files import load_tensors, save_tensors, write_private
 
 
 @dataclass
@@ -72,6 +75,7 @@ class SiteStore:
     def __init__(self, folder: Path, memory: StateMemory | None = None) -> None:
         self.folder = folder
         self.memory = memory or StateMemory(0)
+        self._ledger_file = folder / "ledger.safetensors"
 
     def _rounds(self) -> list[int]:
         return sorted(int(path.stem.split("-")[1]) for path in self.folder.glob("round-*.safetensors"))
@@ -115,3 +119,17 @@ class SiteStore:
         self.memory.put(self.folder, state)
         for number in self._rounds()[:-2]:
             self._path(number).unlink(missing_ok=True)
+
+    def ledgers(self) -> dict[str, Tensors]:
+        """What components never take back, by component; one file for all rounds."""
+        found: dict[str, Tensors] = {}
+        for name, tensor in load_tensors(self._ledger_file)[0].items() if self._ledger_file.exists() else ():
+            owner, _, inner = name.partition("/")
+            found.setdefault(owner, {})[inner] = tensor
+        return found
+
+    def save_ledgers(self, ledgers: Mapping[str, Tensors]) -> None:
+        """Write them at once, readable by the owner alone: what they stand for is about to leave."""
+        if ledgers:
+            tensors = {f"{owner}/{name}": t for owner, held in ledgers.items() for name, t in held.items()}
+            write_private(self._ledger_file, to_bytes(tensors))

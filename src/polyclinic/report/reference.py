@@ -56,7 +56,8 @@ def methods_page() -> str:
         "A method expression adds and drops components: `fedavg+proximal(mu=0.1)`, `fedprox-proximal`,",
         "`fedbn(unseen=average)`. Adding a component that aggregates replaces the one before; dropping it brings back",
         "the weighted mean. Lists take words without quotes: `fedbcs(taps=[encoder1,encoder2],levels=[0,1])`.",
-        "`polyclinic explain EXPRESSION` prints what leaves a site.",
+        "`polyclinic explain EXPRESSION` prints what leaves a site. `median`, `trimmed_mean`, `krum` and",
+        "`norm_clipping` are for sites that may send anything: [robust aggregation](robust.md).",
         "",
     ]
     return "\n".join(lines)

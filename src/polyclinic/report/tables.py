@@ -177,6 +177,8 @@ def print_run(summary: dict[str, Any]) -> None:
     up, down = (readable_bytes(summary[f"bytes_{way}"]) for way in ("up", "down"))
     for component, sites in summary.get("shared_up", {}).items():
         console.print(_shared_line(component, list(sites.values())), highlight=False)
+    if "privacy" in summary:
+        console.print(f"privacy: {summary['privacy']['says']}", highlight=False, markup=False, soft_wrap=True)
     moved = "every image was pooled in one place" if summary["images_leave"] else f"{up} left the sites, {down} came in"
     console.print(f"{moved}, {summary['seconds']:.0f} s", highlight=False)
 

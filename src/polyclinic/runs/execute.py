@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,10 @@ from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
 from polyclinic.recipe_files import load_recipe, require_federation
 from polyclinic.runs.folder import RunFolder
+from polyclinic.runs.live import Live
 from polyclinic.runs.plan import folder_name
 from polyclinic.runs.recorder import Recorder
+from polyclinic.runs.remote import refuse_impossible
 from polyclinic.runs.sites import (
     budget_warnings,
     open_for,
@@ -41,7 +43,7 @@ from polyclinic.runs.summary import summary_of
 from polyclinic.runs.testing import check_test_data, test_part
 from polyclinic.runs.tracking import trackers_for
 
-ENGINES: dict[str, Callable[[Bench, dict[str, Site]], InProcess]] = {"inprocess": InProcess}
+ENGINES = ("inprocess", "flower", "simulation")
 POOLED = "@pooled"  # no folder of a federation is called so
 
 
@@ -86,13 +88,18 @@ def run(
         recipe = recipe.model_copy(update={"federation": str(federation.root)})
     folder = RunFolder(Path(out) if out is not None else default_folder(recipe, federation))
     with folder.locked():
-        return _run_in(folder, recipe, federation, resume, observer)
+        parts = _open_in(folder, recipe, federation, resume)
+        finished = folder.summary()
+        if finished is not None:
+            return RunResult(folder.path, finished)
+        if recipe.engine.name == "inprocess":
+            return _run_in(folder, recipe, federation, parts, observer)
+    # The server's process takes the lock of the folder from here on.
+    return _run_elsewhere(folder, recipe, federation, observer)
 
 
-def _run_in(
-    folder: RunFolder, recipe: Recipe, federation: Federation, resume: bool, observer: Observer | None
-) -> RunResult:
-    """The run itself, in a folder that nobody else works on."""
+def _open_in(folder: RunFolder, recipe: Recipe, federation: Federation, resume: bool) -> list[ProtocolPart]:
+    """Start a run in a folder, or go on with one, and write down what it is about."""
     folder.open(recipe, resume)
     task = {**asdict(federation.task), "volumes_as_slices": federation.volumes_as_slices}
     if not task["regions"]:
@@ -101,13 +108,29 @@ def _run_in(
     parts = protocol_parts(federation, recipe, parse_method(recipe.method).all_labels)
     for name, text in split_files(parts).items():
         folder.keep(name, text)
-    finished = folder.summary()
-    if finished is not None:
-        return RunResult(folder.path, finished)
+    return parts
+
+
+def _run_in(
+    folder: RunFolder, recipe: Recipe, federation: Federation, parts: list[ProtocolPart], observer: Observer | None
+) -> RunResult:
+    """The run itself, in this process."""
     bench = build_bench(recipe, federation.task)
-    observers = Observers([Recorder(folder), *([observer] if observer else []), *trackers_for(recipe, folder)])
+    live = Live(folder, recipe.method, federation.name, recipe.engine.name)
+    observers = Observers([Recorder(folder), live, *([observer] if observer else []), *trackers_for(recipe, folder)])
     summary = Execution(federation, recipe, bench, folder, observers).run(parts)
     observers.on_result(summary)
+    return RunResult(folder.path, summary)
+
+
+def _run_elsewhere(folder: RunFolder, recipe: Recipe, federation: Federation, observer: Observer | None) -> RunResult:
+    """The run in processes of its own, one for the server and one for each site."""
+    from polyclinic.engines.flower.local import run_on_this_machine
+
+    refuse_impossible(recipe)
+    run_on_this_machine(recipe, tuple(federation.sites), federation.name, folder.path, observer or Observer())
+    summary = folder.summary()
+    assert summary is not None
     return RunResult(folder.path, summary)
 
 
@@ -140,7 +163,8 @@ class Execution:
             rows += rows_from_csv(cases)
             extras[part.name] = read_json(done)
         rows_to_csv(self.folder.cases_file, rows)
-        summary = summary_of(self.recipe, self.federation, self.bench, self.folder, parts, rows, extras)
+        splits = {part.name: part.split.hash for part in parts}
+        summary = summary_of(self.recipe, self.federation.name, self.bench, self.folder, splits, rows, extras)
         write_json(self.folder.summary_file, summary)
         return summary
 
@@ -160,7 +184,7 @@ class Execution:
             one.site: Site(one, SiteStore(self.folder.site(part.name, one.site), memory))
             for one in [*data.values(), *training]
         }
-        engine = ENGINES[self.recipe.engine.name](self.bench, sites)
+        engine = InProcess(self.bench, sites)
         server = Server(self.bench, engine, [d.site for d in training], self.folder.part(part.name), self.observer)
         self.observer.on_start(part.name, server.sites, self.recipe.training.rounds, server.state.round)
         server.fit()

@@ -20,7 +20,8 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-_PACKAGES = ("polyclinic", "torch", "monai", "numpy", "scipy", "safetensors", "pydantic", "timm")
+_FREE = ("tracking.", "data.cache", "engine.deadline", "engine.gather", "engine.max_message_mb")  # change no weights
+_PACKAGES = ("polyclinic", "torch", "monai", "numpy", "scipy", "safetensors", "pydantic", "timm", "flwr")
 
 
 class RunFolder:
@@ -68,7 +69,7 @@ class RunFolder:
             abandoned.unlink(missing_ok=True)
         if self.recipe_file.exists() and self.started():
             before = load_recipe(self.recipe_file)
-            changed = [key for key in changed_keys(before, recipe) if not key.startswith(("tracking.", "data.cache"))]
+            changed = [key for key in changed_keys(before, recipe) if not key.startswith(_FREE)]
             if not resume:
                 other = f" of another recipe ({changed[0]} differs); " if changed else "; go on with --resume or "
                 raise PolyclinicError(f"{self.path}: already holds a run{other}choose another folder with --out.")

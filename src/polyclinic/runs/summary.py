@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from math import nan
 from statistics import mean
 from typing import Any
 
-from polyclinic.data.federation import Federation
 from polyclinic.evaluation.aggregate import Row, for_json, summarise
-from polyclinic.evaluation.protocols import ProtocolPart
+from polyclinic.evaluation.aggregate import mean as nan_mean
 from polyclinic.federation.bench import Bench, describe_components
 from polyclinic.recipe import Recipe
 from polyclinic.runs.folder import RunFolder
@@ -26,12 +26,39 @@ def shared_means(events: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, 
     }
 
 
+def with_statistics(
+    sites: dict[str, dict[str, float]], average: dict[str, float], tested: dict[str, Any]
+) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """Add sites that let only the statistics of their cases out: a mean over several parts counts cases."""
+    given: dict[str, dict[str, list[dict[str, float | None]]]] = {}
+    for facts in tested.values():
+        for site, metrics in facts.get("stats", {}).items():
+            for name, numbers in metrics.items():
+                given.setdefault(site, {}).setdefault(name, []).append(numbers)
+    if not given:
+        return sites, average
+    everyone = sites | {
+        site: {name: _pooled(numbers) for name, numbers in metrics.items()} for site, metrics in given.items()
+    }
+    ordered = dict(sorted(everyone.items()))
+    names = dict.fromkeys(name for values in ordered.values() for name in values)
+    return ordered, {n: nan_mean(values[n] for values in ordered.values() if n in values) for n in names}
+
+
+def _pooled(numbers: list[dict[str, float | None]]) -> float:
+    known = [(one["mean"], one["count"] or 0) for one in numbers if one["mean"] is not None]
+    total = sum(count for _, count in known)
+    if len(known) == 1:
+        return float(known[0][0])
+    return sum(value * count for value, count in known) / total if total else nan
+
+
 def summary_of(
-    recipe: Recipe, federation: Federation, bench: Bench, folder: RunFolder, parts: list[ProtocolPart],
-    rows: list[Row], tested: dict[str, Any],
+    recipe: Recipe, federation: str, bench: Bench, folder: RunFolder, splits: dict[str, Any], rows: list[Row],
+    tested: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """Everything that a table, a comparison or a reader needs first."""
-    sites, average = summarise(rows)
+    """Everything that a table, a comparison or a reader needs first. ``splits`` are the hashes of the parts' splits."""
+    sites, average = with_statistics(*summarise(rows), tested)
     events = folder.events()
     phases = {phase: sum(e["seconds"][phase] for e in events) for phase in ("training", "validation")}
     phases["test"] = sum(facts["seconds"] for facts in tested.values())
@@ -39,7 +66,7 @@ def summary_of(
     summary = {
         "method": recipe.method,
         "components": describe_components(bench),
-        "federation": federation.name,
+        "federation": federation,
         "protocol": recipe.protocol.kind,
         "engine": recipe.engine.name,
         "seed": recipe.seed,
@@ -56,8 +83,15 @@ def summary_of(
         "seconds_by_phase": phases,
         "images_leave": bench.method.pooled,
         "refused": sum(len(e["refused"]) for e in events),
-        "split_sha256": {part.name: part.split.hash for part in parts},
+        "split_sha256": splits,
     }
+    untested = {site: reason for facts in tested.values() for site, reason in facts.get("untested", {}).items()}
+    if untested:
+        summary["untested"] = untested
     if transfers:
         summary["transfer"] = transfers
+    for component in bench.components:
+        said = component.summary(events)
+        if said:
+            summary[component.name] = said
     return summary

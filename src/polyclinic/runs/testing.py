@@ -30,9 +30,10 @@ def test_part(
     down = 0 if bench.method.pooled else len(tested) * tensor_bytes(weights)
     facts: dict[str, Any] = {"tested_round": number, "rounds": server.state.round, "bytes_down": down}
     if part.unseen is None:
-        rows = _evaluate(engine, chosen, sites)
+        rows = _evaluate(engine, chosen, sites, facts=facts)
     elif not bench.kept or bench.kept <= unseen_weights.keys():
-        rows = _evaluate(engine, Broadcast(chosen.round, {**weights, **unseen_weights}), [part.unseen])
+        strangers = Broadcast(chosen.round, {**weights, **unseen_weights})
+        rows = _evaluate(engine, strangers, [part.unseen], facts=facts)
     else:
         # Personal models and no rule for strangers: the mean over the training sites' models, as FedSemiDG reports.
         rows = _each_model(engine, chosen, server.sites, [part.unseen])
@@ -52,14 +53,24 @@ def check_test_data(data: SiteData, recipe: Recipe, observer: Observer) -> None:
         )
 
 
-def _evaluate(engine: Engine, broadcast: Broadcast, sites: list[str], model: str = "") -> Rows:
+def _evaluate(
+    engine: Engine, broadcast: Broadcast, sites: list[str], model: str = "", facts: dict[str, Any] | None = None
+) -> Rows:
+    """The rows of all sites. What a site gives instead of rows, and why one gives nothing, go into ``facts``."""
     rows: Rows = []
     for answer in engine.evaluate(broadcast, sites, "test", detailed=True):
         if isinstance(answer, Failure):
-            raise PolyclinicError(
-                f"Site '{answer.site}' could not be tested ({answer.reason}); mend it and go on with --resume."
-            )
+            if not engine.partial or facts is None:
+                raise PolyclinicError(
+                    f"Site '{answer.site}' could not be tested ({answer.reason}); mend it and go on with --resume."
+                )
+            facts.setdefault("untested", {})[answer.site] = answer.reason
+            continue
         rows += [cast(Row, {**row, "model": model}) for row in answer.rows]
+        if answer.stats and facts is not None:
+            facts.setdefault("stats", {})[answer.site] = {k: for_json(v) for k, v in answer.stats.items()}
+        if answer.note and facts is not None:
+            facts.setdefault("untested", {})[answer.site] = answer.note
     return rows
 
 

@@ -67,7 +67,7 @@ class Consensus(Component):
         for update, count in zip(group, samples.tolist(), strict=True):
             mean.add(update.weights, count, update.samples)
         middle = mean.result(server.previous)
-        names = [n for n, t in middle.items() if t.is_floating_point() and n not in server.buffers]
+        names = server.parameters
         distances = [sum(float((u.weights[n] - middle[n]).double().norm()) for n in names) for u in group]
         # Shifted by the largest, so that no exponent underflows for all.
         logs = samples.log() - self.settings.beta * torch.tensor(distances, dtype=torch.float64) / samples

@@ -26,11 +26,15 @@ class StreamingMean:
         self._dtypes: dict[str, torch.dtype] = {}
         self._largest = -1
 
+    def averages(self, name: str, tensor: Tensor) -> bool:
+        """Whether this tensor is averaged; the others are copied from the site with the most samples."""
+        return tensor.is_floating_point() and name not in self._from_largest
+
     def add(self, weights: Mapping[str, Tensor], weight: float | Mapping[str, float], samples: int) -> None:
         """Add one model; ``weight`` is a number, or a number by name (stage-wise aggregation)."""
         is_largest, self._largest = samples > self._largest, max(samples, self._largest)
         for name, tensor in weights.items():
-            if not tensor.is_floating_point() or name in self._from_largest:
+            if not self.averages(name, tensor):
                 if is_largest or name not in self._copied:
                     self._copied[name] = tensor.clone()
                 continue

@@ -1,0 +1,210 @@
+"""The engine at the server: requests out to all sites at once, answers back in the order of the sites.
+
+A site that is away, late, lost or talks nonsense is a failure with a reason, never the end of a round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from queue import Empty, Queue
+from threading import Thread
+from typing import ClassVar, TypeVar
+
+from flwr.app import Message as FlowerMessage
+from flwr.serverapp import Grid
+
+from polyclinic.engines.flower.blobs import decode, encode
+from polyclinic.engines.flower.nodes import Node, Nodes
+from polyclinic.engines.flower.request import Request
+from polyclinic.engines.flower.wire import from_records, to_records
+from polyclinic.errors import PolyclinicError
+from polyclinic.federation.messages import (
+    Broadcast,
+    Description,
+    Evaluation,
+    Failure,
+    Message,
+    Tensors,
+    Update,
+    from_tensors,
+)
+from polyclinic.federation.observer import Observer
+
+_Answer = TypeVar("_Answer", bound=Message)
+_FIRST_POLL, _LAST_POLL = 0.1, 1.0  # seconds between two looks for an answer: often at first, seldom in a long round
+_LOOK_AROUND = 2.0  # seconds between looks at who is there
+_LONG = 7 * 24 * 3600.0
+_TYPES = {"describe": "query", "train": "train", "evaluate": "evaluate"}
+_WORDS = {"describe": "asked", "train": "training", "evaluate": "scoring"}
+
+
+@dataclass
+class _Sent:
+    """A request on its way: to which life of which node, and under which name."""
+
+    node: Node
+    message: str
+
+
+@dataclass
+class FlowerEngine:
+    """Carries messages over a Flower grid. ``deadline`` is the time that a site has for an answer, in seconds."""
+
+    grid: Grid
+    nodes: Nodes
+    run: str
+    part: str
+    recipe: str
+    limit: int
+    """The most bytes of tensors that an answer may hold."""
+    deadline: float | None = None
+    observer: Observer = field(default_factory=Observer)
+    partial: ClassVar[bool] = True
+
+    def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
+        """Let all sites train side by side."""
+        yield from self._ask(self._request("train", broadcast), sites, Update)
+
+    def evaluate(
+        self, broadcast: Broadcast, sites: Sequence[str], split: str, detailed: bool
+    ) -> Iterator[Evaluation | Failure]:
+        """Let all sites score side by side."""
+        request = replace(self._request("evaluate", broadcast), split=split, detailed=detailed)
+        for answer in self._ask(request, sites, Evaluation):
+            if isinstance(answer, Evaluation) and answer.note:
+                self.observer.on_message(f"{answer.site}: {answer.note}")
+            yield answer
+
+    def online(self) -> tuple[str, ...]:
+        """Sites that are connected now."""
+        self.nodes.refresh()
+        return self.nodes.online
+
+    def describe(self, sites: Sequence[str]) -> Iterator[Description | Failure]:
+        """Ask sites what they are, before any weight leaves the server."""
+        yield from self._ask(self._request("describe", Broadcast(-1, {})), sites, Description)
+
+    def model(self, broadcast: Broadcast, site: str) -> Tensors:  # noqa: ARG002
+        """Personal weights do not leave a site."""
+        raise PolyclinicError(
+            f"Testing the model of site '{site}' elsewhere would carry its personal weights out of it; use a method "
+            "without kept weights, or the engine inprocess, for protocol.transfer and leave-one-site-out."
+        )
+
+    def _request(self, act: str, broadcast: Broadcast) -> Request:
+        return Request(act, self.run, self.part, self.recipe, broadcast=broadcast)  # type: ignore[arg-type]
+
+    def _ask(self, request: Request, sites: Sequence[str], kind: type[_Answer]) -> Iterator[_Answer | Failure]:
+        """Send to all, then yield in order while the others are still at work."""
+        exchange = _Exchange(self, request, sites)
+        for site in sites:
+            answer = exchange.answer_of(site)
+            if not isinstance(answer, Failure) and not isinstance(answer, kind):
+                answer = Failure(site, request.broadcast.round, f"sent a {type(answer).__name__} as its answer")
+            if isinstance(answer, Failure):
+                self.observer.on_status(request.broadcast.round, site, _status(answer.reason))
+            yield answer
+
+
+class _Exchange:
+    """One request to several sites, and what has come back so far.
+
+    A thread waits for each site: an answer whose bytes trickle in, or never come, holds up nobody else.
+    """
+
+    def __init__(self, engine: FlowerEngine, request: Request, sites: Sequence[str]) -> None:
+        self.engine, self.request = engine, request
+        self.number = request.broadcast.round
+        tensors, about = request.to_tensors()
+        self.content = to_records(encode(tensors), about)
+        self.answers: dict[str, Message] = {}
+        self.sent: dict[str, _Sent] = {}
+        self.replies: Queue[tuple[str, str, FlowerMessage]] = Queue()
+        self.started = self.looked = time.monotonic()
+        engine.nodes.refresh()
+        for site in sites:
+            self._send(site)
+
+    def answer_of(self, site: str) -> Message:
+        """Wait for a site's answer, and take those of others that come meanwhile."""
+        while site not in self.answers:
+            with suppress(Empty):
+                sender, message, reply = self.replies.get(timeout=_FIRST_POLL)
+                if self.sent[sender].message == message and sender not in self.answers:
+                    self.answers[sender] = self._read(sender, reply)
+                    self.engine.observer.on_status(self.number, sender, "done")
+            self._look_around()
+        return self.answers[site]
+
+    def _send(self, site: str) -> None:
+        engine = self.engine
+        node = engine.nodes.of(site)
+        if node is None:
+            self._fail(site, "is not connected")
+            return
+        message = FlowerMessage(
+            self.content, node.number, _TYPES[self.request.act], ttl=engine.deadline or _LONG,
+            group_id=str(self.number + 1),
+        )  # fmt: skip
+        identifiers = list(engine.grid.push_messages([message]))
+        if not identifiers or not identifiers[0]:
+            self._fail(site, "could not be sent its message (see the server's log)")
+            return
+        self.sent[site] = _Sent(node, identifiers[0])
+        Thread(target=self._wait, args=(site, identifiers[0]), daemon=True).start()
+        engine.observer.on_status(self.number, site, _WORDS[self.request.act])
+
+    def _wait(self, site: str, message: str) -> None:
+        """Until the answer is there, or nobody waits for it any more."""
+        pause = _FIRST_POLL
+        while site not in self.answers and self.sent[site].message == message:
+            for reply in self.engine.grid.pull_messages([message]):
+                self.replies.put((site, message, reply))
+                return
+            time.sleep(pause)
+            pause = min(pause * 1.2, _LAST_POLL)
+
+    def _read(self, site: str, reply: FlowerMessage) -> Message:
+        """The answer in a reply; what is not one becomes a failure of its sender."""
+        if reply.has_error():
+            return Failure(site, self.number, f"failed: {reply.error.reason or reply.error.code}")
+        try:
+            blobs, about = from_records(reply.content, self.engine.limit)
+            answer = from_tensors(decode(blobs), about)
+        except (PolyclinicError, ValueError, TypeError) as error:
+            return Failure(site, self.number, f"sent an answer that cannot be read: {error}")
+        if isinstance(answer, Broadcast) or answer.site != site:
+            return Failure(site, self.number, f"answered as '{getattr(answer, 'site', 'the server')}'")
+        return answer
+
+    def _look_around(self) -> None:
+        """Who is late, gone, or back with a new life that knows nothing of its task?"""
+        now, engine = time.monotonic(), self.engine
+        waiting = [site for site in self.sent if site not in self.answers]
+        if engine.deadline is not None and now - self.started > engine.deadline:
+            for site in waiting:
+                self._fail(site, f"is late: no answer within the deadline of {engine.deadline:g} s")
+            return
+        if now - self.looked < _LOOK_AROUND:
+            return
+        self.looked = now
+        engine.nodes.refresh()
+        for site in waiting:
+            node, sent = engine.nodes.of(site), self.sent[site]
+            if node is None:
+                self._fail(site, "went away during the round")
+            elif node != sent.node:
+                engine.observer.on_message(f"{site} is back; sending its task again")
+                self._send(site)
+
+    def _fail(self, site: str, reason: str) -> None:
+        self.answers[site] = Failure(site, self.number, reason)
+
+
+def _status(reason: str) -> str:
+    if "refused" in reason:
+        return "refused"
+    return "late" if "late" in reason else "away" if "not connected" in reason or "went away" in reason else "failed"

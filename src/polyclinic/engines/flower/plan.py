@@ -1,0 +1,78 @@
+"""What one start of the server is about: plain data that the ServerApp finds in the run folder."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from polyclinic.errors import PolyclinicError
+from polyclinic.files import read_json, write_json, write_text
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``run`` is the run's name at the sites for all its life; ``named`` says that Flower knows sites by their keys."""
+
+    run: str
+    recipe: str
+    sites: tuple[str, ...]
+    federation: str
+    named: bool = True
+    resume: bool = False
+
+    def save(self, folder: Path) -> None:
+        """Write it to a run folder, with no trace of an earlier start."""
+        plan = PlanFiles(folder)
+        for old in (plan.outcome, plan.pid, plan.relay):
+            old.unlink(missing_ok=True)
+        write_json(plan.plan, asdict(self))
+
+    @classmethod
+    def load(cls, folder: Path) -> Plan:
+        """Read what ``save`` wrote."""
+        table = read_json(PlanFiles(folder).plan)
+        return cls(**{**table, "sites": tuple(table["sites"])})
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], folder: Path) -> Plan:
+        """The plan of an ordinary Flower run (``flwr run``), whose settings come from ``--run-config``."""
+        from polyclinic.recipe_files import load_recipe, recipe_text
+
+        overrides = [text for text in str(config.get("set", "")).split(";") if text.strip()]
+        recipe = load_recipe(str(config["recipe"]), overrides, method=str(config.get("method") or "") or None)
+        sites = config.get("sites") or ""
+        try:
+            names = json.loads(str(sites)) if str(sites).startswith("[") else [s for s in str(sites).split(",") if s]
+        except ValueError:
+            raise PolyclinicError(f"sites = '{sites}': expected names such as 'north,south'.") from None
+        if not names:
+            raise PolyclinicError("sites: name the sites that take part, such as --run-config 'sites=\"north,south\"'.")
+        resume = bool(config.get("resume"))
+        return cls(
+            run_name(folder), recipe_text(recipe), tuple(sorted(names)), Path(recipe.federation).name, False, resume
+        )
+
+
+class PlanFiles:
+    """Files of the Flower engine in a run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "flower"
+        self.plan = self.folder / "plan.json"
+        self.outcome = self.folder / "outcome.json"
+        self.relay = self.folder / "relay.jsonl"
+        self.pid = self.folder / "server.pid"
+        self.run = self.folder / "run.txt"
+        self.log = folder / "server.log"
+
+
+def run_name(folder: Path) -> str:
+    """The name under which sites keep their memory of a run: made once, and kept for every resume."""
+    path = PlanFiles(folder).run
+    if not path.exists():
+        write_text(path, secrets.token_hex(8))
+    return path.read_text(encoding="utf-8").strip()

@@ -1,0 +1,116 @@
+"""Finding a site's worker: by its home folder, starting it where nobody has; in a simulation it is this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from functools import cache
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from polyclinic.engines.flower.link import Address, receive, send
+from polyclinic.errors import PolyclinicError
+from polyclinic.files import write_json
+
+if TYPE_CHECKING:
+    from flwr.app import Context
+
+    from polyclinic.engines.flower.wire import Blobs
+
+HOME = "POLYCLINIC_SITE_HOME"
+SETTINGS_FILE = "site.json"
+_PATIENCE = 120.0
+
+
+def deliver(blobs: Blobs, about: dict[str, Any], context: Context) -> tuple[Blobs, dict[str, Any]]:
+    """Hand a request to the site that this process speaks for, and wait for the answer."""
+    if "partition-id" in context.node_config and "site" not in context.node_config:
+        return _in_this_process(blobs, about, context)
+    home = _home(context)
+    with _connection(home) as connection:
+        send(connection, blobs, about)
+        try:
+            return receive(connection)
+        except EOFError as error:
+            raise PolyclinicError("the site's worker ended while it was at work; see the site's log") from error
+
+
+def _home(context: Context) -> Path:
+    """The folder of a site that ``polyclinic site`` runs, or of one that a SuperNode's own --node-config describes."""
+    if HOME in os.environ:
+        return Path(os.environ[HOME])
+    config = context.node_config
+    for key in ("site", "data"):
+        if not isinstance(config.get(key), str):
+            raise PolyclinicError(
+                f"--node-config has no {key}; start the SuperNode with "
+                '--node-config \'site="NAME" data="FOLDER"\', or use polyclinic site.'
+            )
+    home = Path(str(config.get("home") or default_home(str(config["site"])))).expanduser().resolve()
+    settings = {"name": config["site"], "data": config["data"], "home": str(home)}
+    optional = {key: config[key] for key in ("policy", "device", "encoder") if key in config}
+    home.mkdir(parents=True, exist_ok=True)
+    write_json(home / SETTINGS_FILE, settings | optional)
+    return home
+
+
+def default_home(site: str) -> Path:
+    """Where a site keeps its memory, audit log and worker: ``$XDG_STATE_HOME/polyclinic/NAME``."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "polyclinic" / site
+
+
+def start_worker(home: Path, owner: int, log: Any = None) -> subprocess.Popen[bytes]:
+    """Start the worker of a site; it ends with the process ``owner``."""
+    command = [
+        sys.executable,
+        "-m",
+        "polyclinic.engines.flower.worker",
+        str(home / SETTINGS_FILE),
+        "--owner",
+        str(owner),
+    ]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log or None)
+
+
+def _connection(home: Path) -> Connection:
+    """Call the worker. Under ``polyclinic site`` it is started (again) by the site, else here, for the SuperNode."""
+    address, ends, started = Address(home), time.monotonic() + _PATIENCE, HOME in os.environ
+    while True:
+        try:
+            return address.connect()
+        except (OSError, AuthenticationError) as error:
+            if time.monotonic() > ends:
+                raise PolyclinicError(f"the site's worker does not answer ({error}); see the site's log") from error
+        if not started:
+            with (home / "worker.log").open("ab") as log:
+                start_worker(home, os.getppid(), log)
+            started = True
+        time.sleep(0.2)
+
+
+def _in_this_process(blobs: Blobs, about: dict[str, Any], context: Context) -> tuple[Blobs, dict[str, Any]]:
+    """Flower's simulation: its actors stay alive, so that the site itself can live in one."""
+    from polyclinic.engines.flower.blobs import decode, encode
+    from polyclinic.engines.flower.request import Request
+    from polyclinic.federation.messages import to_tensors
+
+    sites = json.loads(str(context.run_config["sites"]))
+    name = sites[int(context.node_config["partition-id"])]
+    desk = _desk(name, str(context.run_config["data"]), str(Path(str(context.run_config["homes"])) / name))
+    tensors, plain = to_tensors(desk.answer(Request.from_tensors(decode(blobs), about)))
+    return encode(tensors), plain
+
+
+@cache
+def _desk(name: str, data: str, home: str) -> Any:
+    from polyclinic.engines.flower.desk import Desk
+    from polyclinic.engines.flower.settings import SiteSettings
+
+    policy = Path(home).parent / "policy.toml"
+    return Desk(SiteSettings(name, data, home, str(policy) if policy.exists() else None))

@@ -1,0 +1,94 @@
+"""The resident worker of a site: holds the network and the images while Flower's processes come and go.
+
+Started by ``polyclinic site`` (or by the app itself under a SuperNode that somebody else runs) and watching the process
+it belongs to: it ends with it, however that ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from polyclinic.engines.flower.link import Address, receive, send
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Serve one connection after another until the owner is gone."""
+    parser = argparse.ArgumentParser(prog="polyclinic worker")
+    parser.add_argument("settings", type=Path, help="JSON file with the site's settings")
+    parser.add_argument("--owner", type=int, required=True, help="process id that this worker belongs to")
+    given = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the owner decides
+    owner = _birth(given.owner)
+    threading.Thread(target=_leave_with, args=(given.owner, owner), daemon=True).start()
+    settings = json.loads(given.settings.read_text(encoding="utf-8"))
+    listener = Address(Path(settings["home"])).listen()
+    desk = _open_desk(settings)
+    while True:
+        try:
+            with listener.accept() as connection:
+                _serve(connection, desk)
+        except (AuthenticationError, EOFError, OSError) as error:
+            _say(f"a caller was turned away or went away ({type(error).__name__})")
+
+
+def _open_desk(settings: dict[str, str]) -> object:
+    # Torch and MONAI take seconds to load: after the socket is open, so that a first caller waits instead of failing.
+    from polyclinic.engines.flower.desk import Desk
+    from polyclinic.engines.flower.settings import SiteSettings
+
+    return Desk(SiteSettings(**settings), _say)
+
+
+def _serve(connection: Connection, desk: object) -> None:
+    from polyclinic.engines.flower.blobs import decode, encode
+    from polyclinic.engines.flower.desk import Desk
+    from polyclinic.engines.flower.request import Request
+    from polyclinic.errors import PolyclinicError
+    from polyclinic.federation.messages import Failure, Message, to_tensors
+
+    assert isinstance(desk, Desk)
+    blobs, about = receive(connection)
+    reply: Message
+    try:
+        reply = desk.answer(Request.from_tensors(decode(blobs), about))
+    except PolyclinicError as error:
+        reply = Failure(desk.settings.name, -1, str(error))
+    tensors, plain = to_tensors(reply)
+    send(connection, encode(tensors), plain)
+
+
+def _birth(pid: int) -> str:
+    """When a process began, so that another one that later gets its number is not taken for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _leave_with(pid: int, birth: str) -> None:
+    while True:
+        try:
+            os.kill(pid, 0)
+            gone = _birth(pid) != birth
+        except OSError:
+            gone = True
+        if gone:
+            os._exit(0)
+        time.sleep(0.5)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""A site's policy: what may leave the hospital, in a file that only the hospital writes.
+
+It is read anew for every request, and checked at the site: nothing that the server sends can change it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from math import isnan, nan
+from pathlib import Path
+from statistics import stdev
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+from pydantic import Field, ValidationError
+
+from polyclinic.errors import PolyclinicError, suggestion
+from polyclinic.evaluation.aggregate import Row, case_values, mean
+from polyclinic.recipe import Positive, Section
+from polyclinic.wording import first_finding
+
+if TYPE_CHECKING:
+    from polyclinic.components.base import Shared
+    from polyclinic.federation.messages import Evaluation
+
+Patterns = tuple[str, ...]
+
+
+class Policy(Section):
+    """Every key has a default that lets a federation run and no single case out."""
+
+    methods: Patterns = Field(
+        ("*",), description="methods that may run here, as names or patterns such as fedavg or fedavg+*"
+    )
+    shared: Patterns = Field(
+        ("*",), description="what components may share beside weights: component/tensor, or patterns such as cdpa/*"
+    )
+    plugins: Patterns = Field((), description="modules of methods that are installed here and may be loaded")
+    minimum_images: Annotated[int, Field(ge=1)] = Field(
+        5, description="smallest number of images (or cases) behind anything that leaves"
+    )
+    per_case_metrics: Literal["no", "numbered", "named"] = Field(
+        "no",
+        description="no: mean, standard deviation and count; numbered: a value a case without its name; named: with it",
+    )
+    max_mb_per_round: Positive | None = Field(None, description="most megabytes (2^20 bytes) that leave in a round")
+    require_privacy: bool = Field(False, description="refuse methods without the component privacy")
+
+
+def load_policy(path: Path | None) -> Policy:
+    """Read a policy file, or take the defaults where there is none."""
+    if path is None:
+        return Policy()
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise PolyclinicError(f"{path}: not a readable TOML file ({error}); mend it, or nothing leaves.") from error
+    for key in table:
+        if key not in Policy.model_fields:
+            hint = suggestion(key, Policy.model_fields) or f"; keys of a policy: {', '.join(Policy.model_fields)}."
+            raise PolyclinicError(f"{path}: unknown key '{key}'{hint}")
+    try:
+        return Policy(**table)
+    except ValidationError as error:
+        found = first_finding(error)
+        raise PolyclinicError(f"{path}: {found.about(str(found.place[0]))}; {found.words}.") from error
+
+
+def refusal_of_method(
+    policy: Policy, method: str, components: Iterable[str], declared: Mapping[str, tuple[Shared, ...]]
+) -> str | None:
+    """Why a method may not run here, in words for both ends, or ``None``."""
+    if not _allowed(method, policy.methods):
+        return f"the site's policy does not allow the method {method} (methods = {list(policy.methods)})"
+    if policy.require_privacy and "privacy" not in components:
+        return f"the site's policy asks for the component privacy, which {method} does not have (require_privacy)"
+    for component, tensors in declared.items():
+        for one in tensors:
+            if not _allowed(f"{component}/{one.name}", policy.shared):
+                return (
+                    f"the site's policy does not let {component}/{one.name} leave ({one.what}) "
+                    f"(shared = {list(policy.shared)})"
+                )
+    return None
+
+
+def refusal_of_plugins(policy: Policy, plugins: Iterable[str]) -> str | None:
+    """Why a recipe's plugins may not be loaded here, or ``None``."""
+    for plugin in plugins:
+        if plugin not in policy.plugins:
+            return (
+                f"the site's policy does not allow the plugin {plugin} (plugins = {list(policy.plugins)}); "
+                "code is never sent, a plugin must be installed and named by the site"
+            )
+    return None
+
+
+def refusal_of_counts(policy: Policy, images: int, by_class: Mapping[str, int], rows: bool) -> str | None:
+    """Why too few images stand behind an update, or ``None``.
+
+    ``by_class`` counts the training images of each class; it matters where ``rows`` of classes (prototypes) leave.
+    """
+    if images < policy.minimum_images:
+        return f"the update rests on {images} images, the site's policy asks for {policy.minimum_images}"
+    few = {name: count for name, count in by_class.items() if 0 < count < policy.minimum_images}
+    if rows and few:
+        name, count = min(few.items(), key=lambda one: one[1])
+        return (
+            f"a prototype of class '{name}' would rest on {count} images, the site's policy asks for "
+            f"{policy.minimum_images}"
+        )
+    return None
+
+
+def refusal_of_bytes(policy: Policy, number: int) -> str | None:
+    """Why a message is too large, or ``None``."""
+    limit = policy.max_mb_per_round
+    if limit is not None and number > limit * 2**20:
+        return f"{number / 2**20:.1f} MB would leave this round, the site's policy allows {limit:g} (max_mb_per_round)"
+    return None
+
+
+def limited(policy: Policy, evaluation: Evaluation) -> Evaluation:
+    """An evaluation as it may leave: the values of cases only if the policy says so, and none of too few images."""
+    from polyclinic.federation.messages import Evaluation
+
+    if 0 < evaluation.images < policy.minimum_images:
+        note = f"scores of {evaluation.images} images are held back, the policy asks for {policy.minimum_images}"
+        return Evaluation(evaluation.site, evaluation.round, 0, nan, note=note)
+    if policy.per_case_metrics == "named" or not evaluation.rows:
+        return evaluation
+    plain = (evaluation.site, evaluation.round, evaluation.images, evaluation.dice)
+    if policy.per_case_metrics == "numbered":
+        return Evaluation(*plain, rows=_numbered(evaluation.rows))
+    return Evaluation(*plain, stats=statistics(evaluation.rows))
+
+
+def statistics(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Mean, standard deviation over cases and number of cases of each metric, as a table of one site shows them."""
+    return {name: _describe(values) for name, values in case_values(cast(list[Row], rows)).items()}
+
+
+def _describe(values: list[float]) -> dict[str, float]:
+    known = [value for value in values if not isnan(value)]
+    middle = mean(known)
+    spread = stdev(known, middle) if len(known) > 1 else nan
+    return {"mean": middle, "sd": spread, "count": len(known)}
+
+
+def _numbered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Cases and images by number, in an order that tells nothing of their names' order beyond the file's."""
+    cases: dict[str, str] = {}
+    images: dict[tuple[str, str], str] = {}
+    for row in rows:
+        cases.setdefault(row["case"], f"case-{len(cases) + 1}")
+        images.setdefault((row["case"], row["image"]), f"image-{len(images) + 1}")
+    return [{**row, "case": cases[row["case"]], "image": images[row["case"], row["image"]]} for row in rows]
+
+
+def _allowed(name: str, patterns: Patterns) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

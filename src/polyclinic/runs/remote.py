@@ -1,0 +1,228 @@
+"""A run whose sites are elsewhere: the same server, protocol, test and run folder, without a federation at hand."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from polyclinic.data.federation import Task
+from polyclinic.data.splits import Split
+from polyclinic.engines.base import Engine
+from polyclinic.errors import PolyclinicError
+from polyclinic.evaluation.aggregate import Row, rows_from_csv, rows_to_csv
+from polyclinic.evaluation.protocols import ProtocolPart, part_names
+from polyclinic.federation.bench import Bench, build_bench
+from polyclinic.federation.messages import Description, Failure
+from polyclinic.federation.observer import Observer
+from polyclinic.federation.server import NoQuorumError, Server, count_of
+from polyclinic.files import read_json, write_json
+from polyclinic.methods.expression import parse_method
+from polyclinic.methods.registry import load_plugins
+from polyclinic.recipe import Recipe
+from polyclinic.recipe_files import recipe_text
+from polyclinic.runs.folder import RunFolder
+from polyclinic.runs.summary import summary_of
+from polyclinic.runs.testing import test_part
+
+_REPEATS = 3
+_PAUSE = 1.0
+
+
+class RemoteEngine(Engine, Protocol):
+    """An engine that can also say who is there, and ask them what they are."""
+
+    def describe(self, sites: Sequence[str]) -> Iterable[Description | Failure]:
+        """What sites say of themselves."""
+        ...
+
+    def online(self) -> tuple[str, ...]:
+        """Sites that are connected now."""
+        ...
+
+
+EngineFor = Callable[[str, Recipe, str], RemoteEngine]
+
+
+def refuse_impossible(recipe: Recipe) -> None:
+    """What cannot be done where images stay at their sites gets a sentence before anything starts."""
+    load_plugins(recipe.plugins)
+    method = parse_method(recipe.method)
+    if method.pooled:
+        raise PolyclinicError(
+            f"method = '{recipe.method}' puts all images in one place; it needs the engine inprocess."
+        )
+    if recipe.data.size == "auto" and recipe.data.patch is None:
+        raise PolyclinicError(
+            "data.size = 'auto' needs all images in one place; give a size, such as data.size = [256, 256]."
+        )
+    if recipe.protocol.transfer:
+        raise PolyclinicError(
+            "protocol.transfer would carry personal weights from site to site; it needs the engine inprocess."
+        )
+
+
+class RemoteExecution:
+    """Waits for sites, asks what they are, trains and tests every part of the protocol."""
+
+    def __init__(
+        self, recipe: Recipe, sites: Sequence[str], federation: str, folder: RunFolder, engine_for: EngineFor,
+        observer: Observer, resume: bool,
+    ) -> None:  # fmt: skip
+        self.recipe, self.federation, self.folder = recipe, federation, folder
+        self.sites = tuple(sorted(s for s in sites if recipe.data.sites is None or s in recipe.data.sites))
+        self.engine_for, self.observer, self.resume = engine_for, observer, resume
+        self.parts = part_names(recipe, self.sites)
+        self.splits: dict[str, dict[str, str]] = {}
+
+    def run(self) -> dict[str, Any]:
+        """All parts that are still to do, then the summary."""
+        if self.folder.summary() is None:
+            first = next(iter(self.parts))
+            engine = self.engine_for(first, self.recipe, self._text(self.recipe))
+            self._gather(engine)
+            task = self._agree(engine, first)
+            bench = build_bench(self.recipe, task)
+            for warning in bench.warnings():
+                self.observer.on_message(f"warning: {warning}")
+            for name, unseen in self.parts.items():
+                if not (self.folder.part(name) / "tested.json").exists():
+                    self._train_and_test(bench, name, unseen)
+            write_json(self.folder.summary_file, self._summary(bench))
+        summary = self.folder.summary()
+        assert summary is not None
+        return summary
+
+    def _text(self, recipe: Recipe) -> str:
+        """The recipe as sites get it: where this machine keeps things is not their business."""
+        return recipe_text(
+            recipe.model_copy(update={"federation": self.federation, "tracking": type(recipe.tracking)()})
+        )
+
+    def _gather(self, engine: RemoteEngine) -> None:
+        """Wait for all sites, and after ``engine.gather`` seconds only for a quorum, however long that takes."""
+        wanted = count_of(self.recipe.training.quorum, len(self.sites))
+        started, told = time.monotonic(), ""
+        while True:
+            there = [site for site in self.sites if site in engine.online()]
+            away = [site for site in self.sites if site not in there]
+            if not away or (len(there) >= wanted and time.monotonic() - started >= self.recipe.engine.gather):
+                return
+            text = f"waiting for {', '.join(away)} ({len(there)} of {len(self.sites)} sites are there)"
+            if text != told:
+                self.observer.on_message(text)
+                told = text
+            time.sleep(_PAUSE)
+
+    def _agree(self, engine: RemoteEngine, part: str) -> Task:
+        """The task that the sites share, and the units of distances; a site that disagrees is named."""
+        known = self.folder.path / "task.json"
+        tasks: dict[str, tuple[Task, bool]] = {}
+        spaced: dict[str, bool] = {}
+        for answer in engine.describe([site for site in self.sites if site in engine.online()]):
+            refusal = answer.reason if isinstance(answer, Failure) else answer.refusal
+            if refusal or isinstance(answer, Failure):
+                self.observer.on_refusal(-1, answer.site, refusal, getattr(answer, "details", ""))
+                continue
+            tasks[answer.site], spaced[answer.site] = task_from(answer.task), answer.knows_spacing
+            self.splits.setdefault(part, {})[answer.site] = answer.split_sha256
+            counts = ", ".join(f"{count} {name}" for name, count in answer.images.items())
+            self.observer.on_message(f"{answer.site}: {counts}, polyclinic {answer.versions.get('polyclinic', '?')}")
+        if not tasks and not known.exists():
+            raise NoQuorumError("No site takes part (see the reasons above); mend that and go on with --resume.")
+        first = min(tasks) if tasks else ""
+        task, sliced = task_from(read_json(known)) if known.exists() else tasks[first]
+        for site, (own, cut) in tasks.items():
+            if (own, cut) != (task, sliced):
+                other = "the run" if known.exists() else first
+                raise PolyclinicError(
+                    f"Site '{site}' has another task than {other} ({_difference(task, own)}); let all sites use one "
+                    "federation.toml."
+                )
+        self._settle(task, sliced, all(spaced.values()))
+        return task
+
+    def _settle(self, task: Task, sliced: bool, spaced: bool) -> None:
+        """Write down what the recipe left open, once for the whole run."""
+        if self.folder.recipe_file.exists() and self.folder.started():
+            units = read_json(self.folder.path / "remote.json")["units"]
+        else:
+            units = self.recipe.evaluation.units
+            units = ("mm" if spaced else "pixel") if units == "auto" else units
+        evaluation = self.recipe.evaluation.model_copy(update={"units": units})
+        self.recipe = self.recipe.model_copy(update={"evaluation": evaluation})
+        self.folder.open(self.recipe, self.resume)
+        write_json(self.folder.path / "remote.json", {"units": units, "sites": self.sites, "split_sha256": self.splits})
+        table = {**asdict(task), "volumes_as_slices": sliced}
+        if not table["regions"]:
+            del table["regions"]
+        self.folder.keep("task.json", json.dumps(table, indent=2) + "\n")
+
+    def _train_and_test(self, bench: Bench, name: str, unseen: str | None) -> None:
+        engine = self.engine_for(name, self.recipe, self._text(self.recipe))
+        training = [site for site in self.sites if site != unseen]
+        part = ProtocolPart(name, Split({}), tuple(training), unseen)
+        server = self._server(bench, engine, training, name)
+        self.observer.on_start(name, server.sites, self.recipe.training.rounds, server.state.round)
+        repeats = 0
+        while not server.done:
+            self._wait_for_quorum(engine, server)
+            try:
+                server.round()
+                repeats = 0
+            except NoQuorumError as error:
+                repeats += 1
+                if repeats > _REPEATS:
+                    raise
+                self.observer.on_message(f"{error} The round is repeated ({repeats} of {_REPEATS}).")
+                time.sleep(_PAUSE)
+                server = self._server(bench, engine, training, name)
+        started = time.perf_counter()
+        rows, facts = test_part(bench, engine, server, part, list(self.sites))
+        for site, reason in facts.get("untested", {}).items():
+            self.observer.on_refusal(server.state.round - 1, site, f"is not tested: {reason}", "")
+        rows_to_csv(self.folder.part(name) / "cases.csv", rows)
+        write_json(self.folder.part(name) / "tested.json", {"seconds": time.perf_counter() - started, **facts})
+
+    def _server(self, bench: Bench, engine: Engine, sites: list[str], part: str) -> Server:
+        """From the checkpoint: whatever a round that failed left in memory is gone."""
+        return Server(bench, engine, sites, self.folder.part(part), self.observer)
+
+    def _wait_for_quorum(self, engine: RemoteEngine, server: Server) -> None:
+        chosen, told = server.choose(server.state.round), False
+        while len([site for site in chosen if site in engine.online()]) < server.quorum:
+            if not told:
+                self.observer.on_message(f"waiting for {server.quorum} of {', '.join(chosen)} to be there")
+            told = True
+            time.sleep(_PAUSE)
+
+    def _summary(self, bench: Bench) -> dict[str, Any]:
+        rows: list[Row] = []
+        tested: dict[str, Any] = {}
+        for name in self.parts:
+            rows += rows_from_csv(self.folder.part(name) / "cases.csv")
+            tested[name] = read_json(self.folder.part(name) / "tested.json")
+        rows_to_csv(self.folder.cases_file, rows)
+        return summary_of(self.recipe, self.federation, bench, self.folder, dict(self.splits), rows, tested)
+
+
+def task_from(table: Mapping[str, Any]) -> tuple[Task, bool]:
+    """A task as a site describes it, or as ``task.json`` holds it, and whether volumes are cut into slices."""
+    plain = dict(table)
+    sliced = bool(plain.pop("volumes_as_slices", False))
+    try:
+        regions = tuple((str(name), tuple(int(n) for n in numbers)) for name, numbers in plain.pop("regions", ()))
+        spacing = plain.pop("spacing", None)
+        plain |= {"classes": tuple(plain["classes"]), "spacing": tuple(spacing) if spacing else None}
+        return Task(**plain, regions=regions), sliced
+    except (TypeError, KeyError, ValueError) as error:
+        raise PolyclinicError(f"A site describes its task in a way that cannot be read ({error}).") from error
+
+
+def _difference(one: Task, other: Task) -> str:
+    for key, value in asdict(one).items():
+        if value != getattr(other, key):
+            return f"{key} = {getattr(other, key)}, expected {value}"
+    return "volumes are cut into slices at one of them only"

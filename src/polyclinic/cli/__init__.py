@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from polyclinic import __version__
+from polyclinic.cli.audit import audit
 from polyclinic.cli.compare import compare
 from polyclinic.cli.cost import cost
 from polyclinic.cli.data import app as data_app
@@ -17,6 +18,8 @@ from polyclinic.cli.keys import app as keys_app
 from polyclinic.cli.methods import methods
 from polyclinic.cli.predict import predict
 from polyclinic.cli.run import run
+from polyclinic.cli.server import server
+from polyclinic.cli.site import site
 from polyclinic.cli.study import study
 from polyclinic.errors import PolyclinicError
 
@@ -51,6 +54,9 @@ app.command()(predict)
 app.command()(methods)
 app.command()(explain)
 app.command()(cost)
+app.command()(server)
+app.command()(site)
+app.command()(audit)
 app.add_typer(data_app, name="data")
 app.add_typer(keys_app, name="keys")
 

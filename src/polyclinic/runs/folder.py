@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -44,8 +45,11 @@ class RunFolder:
         return self.path / "sites" / site / part
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes out while this one works here; the lock ends with the process, however it ends."""
+    def locked(self, patience: float = 0.0) -> Iterator[None]:
+        """Keep other processes out while this one works here; the lock ends with the process, however it ends.
+
+        ``patience`` is the time to wait for a process that is about to end, in seconds.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = (self.path / ".lock").open("w")
@@ -53,14 +57,18 @@ class RunFolder:
             raise PolyclinicError(
                 f"{self.path}: cannot be written ({error.strerror or error}); choose another folder with --out."
             ) from error
+        ends = time.monotonic() + patience
         with file:
-            if fcntl is not None:
+            while fcntl is not None:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
                 except OSError as error:
-                    raise PolyclinicError(
-                        f"{self.path}: another process is working on this run; wait for it or choose another --out."
-                    ) from error
+                    if time.monotonic() >= ends:
+                        raise PolyclinicError(
+                            f"{self.path}: another process is working on this run; wait for it or choose another --out."
+                        ) from error
+                time.sleep(0.2)
             yield
 
     def open(self, recipe: Recipe, resume: bool) -> None:

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,13 +76,17 @@ class Coordinator:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def accept_sites(self) -> tuple[str, ...]:
-        """Register the keys of all accepted sites; names are the coordinator's, so that no site can choose another."""
+    def accept_sites(self, sites: Sequence[str]) -> None:
+        """Register the keys of accepted sites; names are the coordinator's, so that no site can choose another."""
         assert self.place.keys is not None
-        known = accepted(self.place.keys)
-        for name, public in known.items():
+
+        def register(site: tuple[str, Path]) -> None:
+            name, public = site
             self._flwr("supernode", "register", str(public), _CONNECTION, "--name", name, what=f"registering {name}")
-        return tuple(known)
+
+        wanted = {name: file for name, file in accepted(self.place.keys).items() if name in sites}
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(register, wanted.items()))
 
     def submit(self, plan: Plan, settings: dict[str, Any]) -> None:
         """Start the run. Its bundle is one file of settings; the code is what is installed at each end."""

@@ -44,7 +44,7 @@ def run_on_this_machine(recipe: Recipe, sites: tuple[str, ...], name: str, folde
         coordinator = stack.enter_context(Coordinator(folder, place, observer, limit, simulated))
         hospitals: list[Hospital] = []
         if not simulated:
-            coordinator.accept_sites()
+            coordinator.accept_sites(sites)
             hospitals = [
                 stack.enter_context(_hospital(recipe, site, folder, Path(keys) / "keys", place, policy))
                 for site in sites

@@ -41,7 +41,8 @@ def serve(grid: Grid, config: Mapping[str, Any]) -> None:
     write_text(files.pid, str(os.getpid()))
     try:
         plan = Plan.load(folder.path) if config.get("run") else Plan.from_config(config, folder.path)
-        with folder.locked():
+        # A server that was killed a moment ago may still be on its way out.
+        with folder.locked(patience=60):
             summary = _serve(grid, plan, folder, files)
         write_json(files.outcome, {"finished": True, "average": summary["average"]})
     except PolyclinicError as error:

@@ -1,0 +1,43 @@
+"""``polyclinic audit``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyclinic.cli.options import JsonOption
+
+
+def audit(
+    log: Annotated[Path, typer.Argument(metavar="AUDIT_LOG", help="A site's audit.jsonl, or its home folder.")],
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor with its shape and SHA-256.")] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Show what has left a site, and check that no line of the log was changed or taken out."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from polyclinic.federation.audit import read_audit
+
+    entries = list(read_audit(log / "audit.jsonl" if log.is_dir() else log))
+    if json_output:
+        typer.echo(json.dumps(entries))
+        return
+    table = Table("time", "run", "part", "round", "what", "tensors", "bytes", box=None, header_style="bold")
+    for one in entries:
+        number = "" if one["round"] is None or one["round"] < 0 else str(one["round"] + 1)
+        table.add_row(
+            one["time"], one["run"], one["part"], number, one["kind"], str(len(one["tensors"])), f"{one['bytes']:,}"
+        )
+        if tensors:
+            for tensor in one["tensors"]:
+                shape = "x".join(map(str, tensor["shape"])) or "scalar"
+                table.add_row(
+                    "", "", "", "", f"  {tensor['name']}", shape, f"{tensor['bytes']:,} {tensor['sha256'][:16]}"
+                )
+    Console(highlight=False, soft_wrap=True).print(table)
+    total = sum(one["bytes"] for one in entries)
+    typer.echo(f"{len(entries)} messages, {total:,} bytes; the chain of the log is whole.")

@@ -1,0 +1,64 @@
+"""``polyclinic site``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def site(
+    data: Annotated[
+        Path, typer.Option("--data", help="Folder with NAME/images and NAME/labels, or with images and labels.")
+    ],
+    server: Annotated[str, typer.Option("--server", metavar="HOST:PORT", help="Address of the coordinator.")],
+    name: Annotated[str, typer.Option("--name", help="The site's name, as the coordinator accepted it.")],
+    key: Annotated[Path | None, typer.Option("--key", help="The site's private key (polyclinic keys site).")] = None,
+    ca: Annotated[Path | None, typer.Option("--ca", help="The federation's ca.crt, from the coordinator.")] = None,
+    policy: Annotated[Path | None, typer.Option("--policy", help="The site's policy.toml: what may leave.")] = None,
+    home: Annotated[
+        Path | None,
+        typer.Option("--home", help="Memory, audit log and logs. [default: ~/.local/state/polyclinic/NAME]"),
+    ] = None,
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps. [default: auto]")] = None,
+    encoder: Annotated[
+        Path | None, typer.Option("--encoder", help="File of a pretrained encoder, for recipes that need one.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No encryption, no key: anybody between can read and change everything.")
+    ] = False,
+    give_up: Annotated[
+        float | None, typer.Option("--give-up", min=0, help="Stop after this many seconds of being turned away.")
+    ] = None,
+) -> None:
+    """Take part in a federation: images stay here, the policy decides what may leave, every message is logged.
+
+    Runs until it is stopped (Ctrl-C), and connects again whenever the coordinator is back.
+    """
+    from polyclinic.errors import PolyclinicError
+
+    if not insecure and (key is None or ca is None):
+        raise PolyclinicError(
+            "Give --key and --ca (polyclinic keys site makes the key, the coordinator has ca.crt), or --insecure to go "
+            "without encryption."
+        )
+    if ":" not in server:
+        raise PolyclinicError(f"--server {server}: expected HOST:PORT, such as fed.example.org:8443.")
+    from polyclinic.engines.flower.attend import attend, federation_of
+    from polyclinic.engines.flower.hospital import Line
+    from polyclinic.engines.flower.reception import default_home
+    from polyclinic.engines.flower.settings import SiteSettings
+    from polyclinic.keys import check_site_name
+
+    folder = (home or default_home(check_site_name(name))).expanduser().resolve()
+    settings = SiteSettings(
+        name, str(federation_of(data, name, folder)), str(folder), str(policy.resolve()) if policy else None, device,
+        str(encoder.resolve()) if encoder else None,
+    )  # fmt: skip
+    line = Line(server, None if insecure else key, None if insecure else ca)
+    try:
+        attend(settings, line, lambda text: typer.echo(text, err=True), give_up)
+    except KeyboardInterrupt:
+        typer.echo("Stopped. The site's memory is kept; start it again at any time.", err=True)
+        raise typer.Exit(130) from None

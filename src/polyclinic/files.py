@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,39 @@ from polyclinic.errors import PolyclinicError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+@contextmanager
+def only_one(
+    folder: Path, taken: str = "another process is working here; wait for it.", patience: float = 0
+) -> Iterator[None]:
+    """Keep other processes out of a folder; the lock ends with the process, however it ends.
+
+    ``patience`` is the time to wait for a process that is about to end, in seconds.
+    """
+    ends = time.monotonic() + patience
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("w")
+    except OSError as error:
+        raise PolyclinicError(
+            f"{folder}: cannot be written ({error.strerror or error}); choose another folder with --out."
+        ) from error
+    with file:
+        while fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() >= ends:
+                    raise PolyclinicError(f"{folder}: {taken}") from error
+            time.sleep(0.2)
+        yield
 
 
 @contextmanager

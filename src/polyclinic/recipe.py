@@ -313,6 +313,9 @@ class EngineSettings(Section):
     gather: float = Field(
         60.0, ge=0, description="flower: seconds to wait for all sites before starting with those that are there"
     )
+    grace: float = Field(
+        60.0, ge=0, description="flower: seconds that a site may be away in a round before it goes on without it"
+    )
     max_message_mb: Positive = Field(2048, description="flower: largest answer of a site that the server takes in")
 
 

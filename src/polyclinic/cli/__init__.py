@@ -21,6 +21,7 @@ from polyclinic.cli.run import run
 from polyclinic.cli.server import server
 from polyclinic.cli.site import site
 from polyclinic.cli.study import study
+from polyclinic.cli.watch import watch
 from polyclinic.errors import PolyclinicError
 
 app = typer.Typer(
@@ -56,6 +57,7 @@ app.command()(explain)
 app.command()(cost)
 app.command()(server)
 app.command()(site)
+app.command()(watch)
 app.command()(audit)
 app.add_typer(data_app, name="data")
 app.add_typer(keys_app, name="keys")

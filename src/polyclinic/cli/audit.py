@@ -26,12 +26,14 @@ def audit(
     if json_output:
         typer.echo(json.dumps(entries))
         return
-    table = Table("time", "run", "part", "round", "what", "tensors", "bytes", box=None, header_style="bold")
+    table = Table(box=None, header_style="bold")
+    for column in ("time", "run", "part", "round", "what", "tensors", "bytes"):
+        table.add_column(column, no_wrap=True)
     for one in entries:
         number = "" if one["round"] is None or one["round"] < 0 else str(one["round"] + 1)
-        table.add_row(
-            one["time"], one["run"], one["part"], number, one["kind"], str(len(one["tensors"])), f"{one['bytes']:,}"
-        )
+        when = one["time"][:19].replace("T", " ")
+        count, size = str(len(one["tensors"])), f"{one['bytes']:,}"
+        table.add_row(when, one["run"], one["part"], number, one["kind"], count, size)
         if tensors:
             for tensor in one["tensors"]:
                 shape = "x".join(map(str, tensor["shape"])) or "scalar"

@@ -11,6 +11,7 @@ from typing import ClassVar, TypeVar
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation.bench import Bench
 from polyclinic.federation.messages import Broadcast, Evaluation, Failure, Tensors, Update
+from polyclinic.federation.observer import Observer
 from polyclinic.federation.site import Site
 
 _Answer = TypeVar("_Answer")
@@ -21,14 +22,17 @@ class InProcess:
 
     partial: ClassVar[bool] = False
 
-    def __init__(self, bench: Bench, sites: dict[str, Site]) -> None:
+    def __init__(self, bench: Bench, sites: dict[str, Site], observer: Observer | None = None) -> None:
         self.bench = bench
         self.sites = sites
+        self.observer = observer or Observer()
 
     def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
         """Train each site in turn; a site's memory goes to disk while the next one trains, the last before the end."""
+        self._line_up(broadcast, sites)
         with BackgroundWriter() as writer:
             for name in sites:
+                self.observer.on_status(broadcast.round, name, "training")
                 work = partial(self.sites[name].train, self.bench, broadcast, writer.submit)
                 yield _guarded(name, broadcast.round, work)
 
@@ -36,13 +40,23 @@ class InProcess:
         self, broadcast: Broadcast, sites: Sequence[str], split: str, detailed: bool
     ) -> Iterator[Evaluation | Failure]:
         """Score each site in turn."""
+        self._line_up(broadcast, sites)
         for name in sites:
+            self.observer.on_status(broadcast.round, name, "scoring")
             work = partial(self.sites[name].evaluate, self.bench, broadcast, split, detailed)
-            yield _guarded(name, broadcast.round, work)
+            answer = _guarded(name, broadcast.round, work)
+            if not isinstance(answer, Failure):  # of a failure the server tells
+                self.observer.on_status(broadcast.round, name, "done")
+            yield answer
 
     def model(self, broadcast: Broadcast, site: str) -> Tensors:
         """A site's whole model."""
         return self.sites[site].model(self.bench, broadcast)
+
+    def _line_up(self, broadcast: Broadcast, sites: Sequence[str]) -> None:
+        """One works at a time, and the others of this round wait for their turn."""
+        for name in sites:
+            self.observer.on_status(broadcast.round, name, "waiting")
 
 
 class BackgroundWriter:

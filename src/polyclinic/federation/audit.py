@@ -5,17 +5,24 @@ Each line holds the SHA-256 of the line before it, so that a line cannot be chan
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from torch import Tensor
 
 from polyclinic.errors import PolyclinicError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _START = "0" * 64
 
@@ -25,13 +32,14 @@ class AuditLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._last = _last_hash(path)
+        self._size = -1  # of the file when ``_last`` was its end: a worker that is on its way out may still add to it
+        self._last = _START
 
     def add(self, run: str, part: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> dict[str, Any]:
         """Append what is about to leave; raises if it cannot be written, and then nothing may leave."""
         listed = [_line_of(name, tensor) for name, tensor in tensors.items()]
         plain = json.dumps(about, sort_keys=True)
-        entry = {
+        entry: dict[str, Any] = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "run": run,
             "part": part,
@@ -40,21 +48,34 @@ class AuditLog:
             "bytes": sum(one["bytes"] for one in listed) + len(plain.encode()),
             "tensors": listed,
             "plain": dict(about),
-            "before": self._last,
         }
-        line = json.dumps(entry)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+            with self.path.open("a+b", buffering=0) as file:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                self._append(file, entry)
         except OSError as error:
             raise PolyclinicError(
                 f"{self.path}: cannot be written ({error.strerror or error}), so nothing leaves; free some space."
             ) from error
-        self._last = _hash(line)
         return entry
+
+    def _append(self, file: IO[bytes], entry: dict[str, Any]) -> None:
+        size = file.seek(0, os.SEEK_END)
+        if size != self._size:
+            size, self._last = _end_of(file)
+        entry["before"] = self._last
+        line = json.dumps(entry).encode()
+        try:
+            if file.write(line + b"\n") != len(line) + 1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):
+                file.truncate(size)  # what did not leave is not listed, and the next line follows the one before
+            raise
+        self._size, self._last = size + len(line) + 1, _hash(line)
 
 
 def read_audit(path: Path) -> Iterator[dict[str, Any]]:
@@ -86,27 +107,23 @@ def _line_of(name: str, tensor: Tensor) -> dict[str, Any]:
     }
 
 
-def _lines(path: Path) -> list[str]:
+def _lines(path: Path) -> list[bytes]:
+    """Whole lines: what a kill cut short was never sent."""
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return path.read_bytes().split(b"\n")[:-1]
     except OSError as error:
         raise PolyclinicError(f"{path}: cannot be read ({error.strerror or error}); give an audit.jsonl.") from error
 
 
-def _last_hash(path: Path) -> str:
-    """The end of the chain. What a kill cut short was never sent, so half a line is taken off."""
-    if not path.exists():
-        return _START
-    text = path.read_bytes()
-    if not text:
-        return _START
-    if not text.endswith(b"\n"):
-        kept = text[: text.rfind(b"\n") + 1]
-        path.write_bytes(kept)
-        text = kept
-    lines = text.decode("utf-8").splitlines()
-    return _hash(lines[-1]) if lines else _START
+def _end_of(file: IO[bytes]) -> tuple[int, str]:
+    """Size of a log and the end of its chain. What a kill cut short was never sent, so half a line is taken off."""
+    file.seek(0)
+    *lines, half = file.read().split(b"\n")
+    size = file.tell() - len(half)
+    if half:
+        file.truncate(size)
+    return size, _hash(lines[-1]) if lines else _START
 
 
-def _hash(line: str) -> str:
-    return hashlib.sha256(line.encode()).hexdigest()
+def _hash(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()

@@ -9,7 +9,10 @@ from torch import Tensor
 
 from polyclinic.components.base import Shared
 from polyclinic.errors import suggestion
-from polyclinic.federation.messages import Update, tensor_bytes
+from polyclinic.federation.messages import Evaluation, Update, tensor_bytes
+
+_ROW = {"site": str, "case": str, "image": str, "class": str, "metric": str, "value": float}
+_STATISTICS = {"mean", "sd", "count"}
 
 
 def problem_with(
@@ -24,6 +27,21 @@ def problem_with(
     if update.samples < 0 or update.steps < 0:
         return f"it counts {update.samples} samples and {update.steps} steps"
     return _weights_problem(update.weights, expected) or _shared_problem(update.shared, declared)
+
+
+def problem_with_scores(scores: Evaluation) -> str | None:
+    """Why the scores of a site must be refused, in one sentence, or ``None``."""
+    if scores.images < 0 or scores.dice < 0 or scores.dice > 1 + 1e-6:  # a Dice of NaN is that of no image
+        return f"it counts {scores.images} images with a mean Dice of {scores.dice:g}"
+    for row in scores.rows:
+        if row.keys() != _ROW.keys() or not all(isinstance(row[key], kind) for key, kind in _ROW.items()):
+            return f"a row must have {', '.join(_ROW)}, texts and a number"
+        if row["site"] != scores.site:
+            return f"it has a row of site '{row['site']}'"
+    for name, numbers in scores.stats.items():
+        if numbers.keys() != _STATISTICS:
+            return f"the statistics of '{name}' must have {', '.join(sorted(_STATISTICS))}"
+    return None
 
 
 def _weights_problem(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str | None:

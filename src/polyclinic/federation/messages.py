@@ -116,8 +116,10 @@ def to_tensors(message: Message) -> tuple[Tensors, dict[str, Any]]:
     return tensors, {"kind": type(message).__name__, **plain}
 
 
-def from_tensors(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Message:
+def from_tensors(tensors: Mapping[str, Tensor], about: Any) -> Message:
     """Rebuild a message from named tensors and plain data; what came from elsewhere may be anything, and is checked."""
+    if not isinstance(about, Mapping):
+        raise PolyclinicError(f"A message was received whose plain data are a {type(about).__name__}, not a table.")
     kind = _KINDS.get(str(about.get("kind")))
     if kind is None:
         raise PolyclinicError(
@@ -138,9 +140,11 @@ def from_tensors(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Mes
         group, _, rest = name.partition("/")
         if group == "weights":
             weights[rest] = tensor
-        else:
+        elif group == "shared":
             component, _, inner = rest.partition("/")
             shared.setdefault(component, {})[inner] = tensor
+        else:
+            raise PolyclinicError(f"A message ({kind.__name__}) was received with a tensor '{name}' of no known group.")
     if kind is Broadcast or kind is Update:
         return kind(weights=weights, shared=shared, **given)
     if tensors:

@@ -37,7 +37,7 @@ class Policy(Section):
         ("*",), description="what components may share beside weights: component/tensor, or patterns such as cdpa/*"
     )
     plugins: Patterns = Field((), description="modules of methods that are installed here and may be loaded")
-    minimum_images: Annotated[int, Field(ge=1)] = Field(
+    minimum_images: Annotated[int, Field(ge=1, strict=True)] = Field(
         5, description="smallest number of images (or cases) behind anything that leaves"
     )
     per_case_metrics: Literal["no", "numbered", "named"] = Field(
@@ -45,7 +45,9 @@ class Policy(Section):
         description="no: mean, standard deviation and count; numbered: a value a case without its name; named: with it",
     )
     max_mb_per_round: Positive | None = Field(None, description="most megabytes (2^20 bytes) that leave in a round")
-    require_privacy: bool = Field(False, description="refuse methods without the component privacy")
+    require_privacy: Annotated[bool, Field(strict=True)] = Field(
+        False, description="refuse methods without the component privacy"
+    )
 
 
 def load_policy(path: Path | None) -> Policy:
@@ -71,7 +73,7 @@ def refusal_of_method(
     policy: Policy, method: str, components: Iterable[str], declared: Mapping[str, tuple[Shared, ...]]
 ) -> str | None:
     """Why a method may not run here, in words for both ends, or ``None``."""
-    if not _allowed(method, policy.methods):
+    if not _allowed(method, ("".join(pattern.split()) for pattern in policy.methods)):
         return f"the site's policy does not allow the method {method} (methods = {list(policy.methods)})"
     if policy.require_privacy and "privacy" not in components:
         return f"the site's policy asks for the component privacy, which {method} does not have (require_privacy)"
@@ -126,14 +128,25 @@ def limited(policy: Policy, evaluation: Evaluation) -> Evaluation:
     from polyclinic.federation.messages import Evaluation
 
     if 0 < evaluation.images < policy.minimum_images:
-        note = f"scores of {evaluation.images} images are held back, the policy asks for {policy.minimum_images}"
-        return Evaluation(evaluation.site, evaluation.round, 0, nan, note=note)
+        return _held_back(policy, evaluation, f"{evaluation.images} images")
     if policy.per_case_metrics == "named" or not evaluation.rows:
         return evaluation
     plain = (evaluation.site, evaluation.round, evaluation.images, evaluation.dice)
     if policy.per_case_metrics == "numbered":
         return Evaluation(*plain, rows=_numbered(evaluation.rows))
-    return Evaluation(*plain, stats=statistics(evaluation.rows))
+    found = statistics(evaluation.rows)
+    stats = {name: numbers for name, numbers in found.items() if numbers["count"] >= policy.minimum_images}
+    if not stats:
+        most = max(int(numbers["count"]) for numbers in found.values())
+        return _held_back(policy, evaluation, f"{most} cases")
+    return Evaluation(*plain, stats=stats)
+
+
+def _held_back(policy: Policy, evaluation: Evaluation, what: str) -> Evaluation:
+    from polyclinic.federation.messages import Evaluation
+
+    note = f"scores of {what} are held back, the policy asks for {policy.minimum_images}"
+    return Evaluation(evaluation.site, evaluation.round, 0, nan, note=note)
 
 
 def statistics(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -158,5 +171,6 @@ def _numbered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "case": cases[row["case"]], "image": images[row["case"], row["image"]]} for row in rows]
 
 
-def _allowed(name: str, patterns: Patterns) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+def _allowed(name: str, patterns: Iterable[str]) -> bool:
+    """Of the signs of a pattern only * and ? are special: a method's settings may hold lists in brackets."""
+    return any(fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in patterns)

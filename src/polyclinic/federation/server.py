@@ -190,10 +190,8 @@ class Server:
         Where sites failed, the two rounds are compared on the sites that both of them have, if these are a quorum.
         """
         state = self.state
-        if not scores or not (complete or len(scores) >= count_of(self.settings.quorum, len(self.sites))):
-            return False
         common = [site for site in scores if site in state.best_scores] if state.best_scores else list(scores)
-        if not common:
+        if not common or not (complete or len(common) >= count_of(self.settings.quorum, len(self.sites))):
             return False
         before = _mean(state.best_scores, common) if state.best_scores else state.best_dice
         better = before is None or _mean(scores, common) > before

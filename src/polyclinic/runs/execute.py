@@ -118,8 +118,9 @@ def _run_in(
     bench = build_bench(recipe, federation.task)
     live = Live(folder, recipe.method, federation.name, recipe.engine.name)
     observers = Observers([Recorder(folder), live, *([observer] if observer else []), *trackers_for(recipe, folder)])
-    summary = Execution(federation, recipe, bench, folder, observers).run(parts)
-    observers.on_result(summary)
+    with live:
+        summary = Execution(federation, recipe, bench, folder, observers).run(parts)
+        observers.on_result(summary)
     return RunResult(folder.path, summary)
 
 
@@ -184,7 +185,7 @@ class Execution:
             one.site: Site(one, SiteStore(self.folder.site(part.name, one.site), memory))
             for one in [*data.values(), *training]
         }
-        engine = InProcess(self.bench, sites)
+        engine = InProcess(self.bench, sites, self.observer)
         server = Server(self.bench, engine, [d.site for d in training], self.folder.part(part.name), self.observer)
         self.observer.on_start(part.name, server.sites, self.recipe.training.rounds, server.state.round)
         server.fit()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -12,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from polyclinic.errors import PolyclinicError
-from polyclinic.files import read_json, write_json, write_text
+from polyclinic.files import only_one, read_json, write_json, write_text
 from polyclinic.recipe import Recipe
 from polyclinic.recipe_files import changed_keys, load_recipe, recipe_text
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
-_FREE = ("tracking.", "data.cache", "engine.deadline", "engine.gather", "engine.max_message_mb")  # change no weights
+_FREE = (
+    "tracking.",
+    "data.cache",
+    "engine.deadline",
+    "engine.gather",
+    "engine.grace",
+    "engine.max_message_mb",
+)  # change no weights
 _PACKAGES = ("polyclinic", "torch", "monai", "numpy", "scipy", "safetensors", "pydantic", "timm", "flwr")
 
 
@@ -50,25 +51,8 @@ class RunFolder:
 
         ``patience`` is the time to wait for a process that is about to end, in seconds.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / ".lock").open("w")
-        except OSError as error:
-            raise PolyclinicError(
-                f"{self.path}: cannot be written ({error.strerror or error}); choose another folder with --out."
-            ) from error
-        ends = time.monotonic() + patience
-        with file:
-            while fcntl is not None:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError as error:
-                    if time.monotonic() >= ends:
-                        raise PolyclinicError(
-                            f"{self.path}: another process is working on this run; wait for it or choose another --out."
-                        ) from error
-                time.sleep(0.2)
+        taken = "another process is working on this run; wait for it or choose another --out."
+        with only_one(self.path, taken, patience):
             yield
 
     def open(self, recipe: Recipe, resume: bool) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
+from pydantic import TypeAdapter, ValidationError
+
 from polyclinic.data.federation import Task
 from polyclinic.data.splits import Split
 from polyclinic.engines.base import Engine
@@ -27,6 +29,7 @@ from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.summary import summary_of
 from polyclinic.runs.testing import test_part
 
+_TASK = TypeAdapter(Task)
 _REPEATS = 3
 _PAUSE = 1.0
 
@@ -126,7 +129,11 @@ class RemoteExecution:
             if refusal or isinstance(answer, Failure):
                 self.observer.on_refusal(-1, answer.site, refusal, getattr(answer, "details", ""))
                 continue
-            tasks[answer.site], spaced[answer.site] = task_from(answer.task), answer.knows_spacing
+            try:
+                tasks[answer.site], spaced[answer.site] = task_from(answer.task), answer.knows_spacing
+            except PolyclinicError as error:
+                self.observer.on_refusal(-1, answer.site, str(error), "")
+                continue
             self.splits.setdefault(part, {})[answer.site] = answer.split_sha256
             counts = ", ".join(f"{count} {name}" for name, count in answer.images.items())
             self.observer.on_message(f"{answer.site}: {counts}, polyclinic {answer.versions.get('polyclinic', '?')}")
@@ -172,6 +179,8 @@ class RemoteExecution:
             try:
                 server.round()
                 repeats = 0
+                if unseen is not None:
+                    _require_shared_model(bench, server, unseen)
             except NoQuorumError as error:
                 repeats += 1
                 if repeats > _REPEATS:
@@ -208,17 +217,34 @@ class RemoteExecution:
         return summary_of(self.recipe, self.federation, bench, self.folder, dict(self.splits), rows, tested)
 
 
+def _require_shared_model(bench: Bench, server: Server, unseen: str) -> None:
+    """After a round, not after all of them: say that there is no model for a site that did not train."""
+    missing = sorted(bench.kept - server.checkpoint.load_model("last")[1].keys())
+    if missing:
+        raise PolyclinicError(
+            f"Site '{unseen}' would be tested with the personal weights of others ('{missing[0]}'), which do not leave "
+            "a site; use a method without kept weights, or the engine inprocess, for leave-one-site-out."
+        )
+
+
 def task_from(table: Mapping[str, Any]) -> tuple[Task, bool]:
     """A task as a site describes it, or as ``task.json`` holds it, and whether volumes are cut into slices."""
     plain = dict(table)
     sliced = bool(plain.pop("volumes_as_slices", False))
+    unknown = sorted(plain.keys() - Task.__dataclass_fields__.keys())
     try:
-        regions = tuple((str(name), tuple(int(n) for n in numbers)) for name, numbers in plain.pop("regions", ()))
-        spacing = plain.pop("spacing", None)
-        plain |= {"classes": tuple(plain["classes"]), "spacing": tuple(spacing) if spacing else None}
-        return Task(**plain, regions=regions), sliced
-    except (TypeError, KeyError, ValueError) as error:
-        raise PolyclinicError(f"A site describes its task in a way that cannot be read ({error}).") from error
+        task = _TASK.validate_json(json.dumps(plain), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        unknown, task = [".".join(map(str, first["loc"])) or "all of it"], None
+    if unknown or task is None:
+        raise PolyclinicError(f"The site describes its task in a way that cannot be read ({unknown[0]}).")
+    if len(task.classes) < 2 or task.channels < 1 or task.spatial_dims not in (2, 3):
+        raise PolyclinicError(
+            f"The site describes a task of {len(task.classes)} classes, {task.channels} channels and "
+            f"{task.spatial_dims} dimensions, which no network can learn."
+        )
+    return task, sliced
 
 
 def _difference(one: Task, other: Task) -> str:

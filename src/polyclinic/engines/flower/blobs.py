@@ -33,7 +33,8 @@ def decode(blobs: Mapping[str, bytes]) -> Tensors:
     for group, blob in blobs.items():
         try:
             held = load(blob)
-        except (SafetensorError, KeyError, ValueError) as error:
+        except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
+            # The last two are torch's: a header may promise sizes that no tensor can have.
             raise PolyclinicError(f"its record '{group}' is not in the safetensors format ({error})") from error
         tensors |= {f"{group}/{name}": tensor for name, tensor in held.items()}
     return tensors

@@ -66,10 +66,7 @@ def coordinate(
         if named:
             coordinator.accept_sites(sites)
         observer.on_message(f"listening on {settings.host}:{settings.port} for {', '.join(sites)}")
-        coordinator.submit(plan, {})
-        outcome = coordinator.follow()
-    if not outcome["finished"]:
-        raise PolyclinicError(str(outcome["error"]))
+        coordinator.serve(plan, out)
     summary = folder.summary()
     assert summary is not None
     return summary

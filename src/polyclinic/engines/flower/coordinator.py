@@ -8,7 +8,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -88,50 +88,62 @@ class Coordinator:
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(register, wanted.items()))
 
-    def submit(self, plan: Plan, settings: dict[str, Any]) -> None:
+    def serve(
+        self, plan: Plan, folder: Path, settings: dict[str, Any] | None = None, check: Callable[[], None] | None = None
+    ) -> None:
+        """Submit a run whose folder is ``folder`` and follow it to its end; raises where it cannot be finished.
+
+        ``check`` is called all the while: it may look after sites that this process started.
+        """
+        self._submit(plan, folder, settings or {})
+        outcome = self._follow(PlanFiles(folder), check)
+        if not outcome["finished"]:
+            raise PolyclinicError(str(outcome["error"]))
+
+    def _submit(self, plan: Plan, folder: Path, settings: dict[str, Any]) -> None:
         """Start the run. Its bundle is one file of settings; the code is what is installed at each end."""
-        plan.save(self.folder)
-        app = self.files.folder / "app"
+        plan.save(folder)
+        app = PlanFiles(folder).folder / "app"
         table = {
             "project": {"name": "polyclinic", "version": __version__.split("+")[0], "license": "Apache-2.0"},
             "tool": {"flwr": {"app": {
                 "publisher": "polyclinic", "components": {"serverapp": SERVER, "clientapp": CLIENT},
-                "config": {"run": str(self.folder.resolve()), **settings},
+                "config": {"run": str(folder.resolve()), **settings},
             }}},
         }  # fmt: skip
         write_text(app / "pyproject.toml", tomli_w.dumps(table))
         more = ["--federation-config", f"num-supernodes={len(self.simulated)} client-resources-num-cpus=1"]
         self._flwr("run", str(app), _CONNECTION, *(more if self.simulated else []), what="starting the run")
 
-    def follow(self, check: Any = None) -> dict[str, Any]:
+    def _follow(self, files: PlanFiles, check: Callable[[], None] | None) -> dict[str, Any]:
         """Tell the observer what happens until the run ends; give back how it ended."""
-        follower = Follower(self.files.relay, self.observer)
+        follower = Follower(files.relay, self.observer)
         started = time.monotonic()
         while True:
             follower.look()
-            if self.files.outcome.exists():
+            if files.outcome.exists():
                 follower.look()
-                outcome: dict[str, Any] = read_json(self.files.outcome)
+                outcome: dict[str, Any] = read_json(files.outcome)
                 return outcome
             if check is not None:
                 check()
-            self._require_life(started)
+            self._require_life(files, started)
             time.sleep(0.1)
 
-    def _require_life(self, started: float) -> None:
+    def _require_life(self, files: PlanFiles, started: float) -> None:
         assert self.superlink is not None
         log = self.files.folder / "superlink.log"
         if self.superlink.poll() is not None:
             raise PolyclinicError(f"Flower's SuperLink ended (code {self.superlink.returncode}); see {log}.")
-        if not self.files.pid.exists():
+        if not files.pid.exists():
             if time.monotonic() - started > _START_PATIENCE:
                 raise PolyclinicError(f"The server's process did not start within {_START_PATIENCE:g} s; see {log}.")
             return
         try:
-            os.kill(int(self.files.pid.read_text(encoding="utf-8")), 0)
+            os.kill(int(files.pid.read_text(encoding="utf-8")), 0)
         except (OSError, ValueError):
             time.sleep(0.5)
-            if not self.files.outcome.exists():
+            if not files.outcome.exists():
                 raise PolyclinicError(
                     f"The server's process ended without a word; see {log}, and go on with --resume."
                 ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,24 @@ import torch
 from polyclinic.data.federation import Federation, Item, item_header
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData
+from polyclinic.engines.flower.blobs import decode, encode
 from polyclinic.engines.flower.request import Request
 from polyclinic.engines.flower.settings import SiteSettings
+from polyclinic.engines.flower.wire import Blobs
 from polyclinic.errors import PolyclinicError
 from polyclinic.evaluation.protocols import ProtocolPart, site_part
 from polyclinic.federation.audit import AuditLog
 from polyclinic.federation.bench import Bench, build_bench
-from polyclinic.federation.messages import Description, Evaluation, Failure, Message, Update, tensor_bytes, to_tensors
+from polyclinic.federation.messages import (
+    Broadcast,
+    Description,
+    Evaluation,
+    Failure,
+    Message,
+    Update,
+    tensor_bytes,
+    to_tensors,
+)
 from polyclinic.federation.policy import (
     Policy,
     limited,
@@ -66,6 +77,16 @@ class Desk:
         self.audit = AuditLog(self.home / "audit.jsonl")
         self._open: _Open | None = None
 
+    def serve(self, blobs: Mapping[str, bytes], about: Any) -> tuple[Blobs, dict[str, Any]]:
+        """The answer to whatever came, as it travels; what is no request gets a failure, and that is written down."""
+        try:
+            reply = self.answer(Request.from_tensors(decode(blobs), about))
+        except PolyclinicError as error:
+            self.log(str(error))
+            reply = self._recorded("", "", Failure(self.settings.name, -1, str(error)))
+        tensors, plain = to_tensors(reply)
+        return encode(tensors), plain
+
     def answer(self, request: Request) -> Message:
         """The reply to a request. What goes wrong at a site is an answer too, in one sentence."""
         number, name = request.broadcast.round, self.settings.name
@@ -74,13 +95,24 @@ class Desk:
         except RefusedError as refusal:
             reply = Failure(name, number, f"refused: {refusal}")
         except PolyclinicError as error:
-            reply = Failure(name, number, str(error))
+            reply = Failure(name, number, self._outward(str(error)))
         except Exception as error:
             # The traceback names files of the hospital: it stays in the hospital's log.
             self.log(traceback.format_exc())
-            reply = Failure(name, number, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+            said = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            reply = Failure(name, number, self._outward(said))
         self._tell(request, reply)
-        return self._recorded(request, reply)
+        return self._recorded(request.run, request.part, reply)
+
+    def _outward(self, text: str) -> str:
+        """What goes wrong in words for the server: those that name a file of the hospital stay in its log."""
+        settings = self.settings
+        for own in filter(None, (settings.policy, settings.home, settings.data, settings.encoder)):
+            if own in text or str(Path(own).resolve()) in text:
+                self.log(text)
+                what = "policy" if own == settings.policy else "files"
+                return f"something is wrong with the site's {what}, so nothing leaves; its log says what"
+        return text
 
     def _work(self, request: Request) -> Message:
         policy = load_policy(Path(self.settings.policy) if self.settings.policy else None)
@@ -88,6 +120,7 @@ class Desk:
         if request.act == "describe":
             return self._describe(opened, policy, request)
         _refuse(_refusal(opened.bench, policy))
+        _require_model(opened.bench, request.broadcast)
         data = self._data(opened, request.part)
         site = Site(data, SiteStore(self.home / "runs" / request.run / request.part))
         if request.act == "evaluate":
@@ -102,9 +135,8 @@ class Desk:
         """The recipe of a request with this site's own folder, device and encoder; built once."""
         if self._open is None or self._open.text != text:
             self._open = None  # the memory of the last one is free before the next one fills it
-            table = parse_recipe(text, "the server's recipe")
-            _refuse(refusal_of_plugins(policy, table.get("plugins", ())))
-            recipe = make_recipe(self._at_home(table), "the server's recipe")
+            recipe = make_recipe(self._at_home(parse_recipe(text, "the server's recipe")), "the server's recipe")
+            _refuse(refusal_of_plugins(policy, recipe.plugins))
             load_plugins(recipe.plugins)
             parse_method(recipe.method)
             federation, resolved = open_for(recipe)
@@ -116,17 +148,20 @@ class Desk:
     def _at_home(self, table: dict[str, Any]) -> dict[str, Any]:
         """What the hospital decides, not the server: where data lies, on which device, where an encoder's file is."""
         settings = self.settings
+        for key in ("data", "network", "engine"):
+            if not isinstance(table.get(key, {}), dict):
+                raise PolyclinicError(f"the server's recipe: {key} = {table[key]!r} is not possible: it is a table.")
         data = {k: v for k, v in table.get("data", {}).items() if k != "cache"}
         data |= {"sites": [settings.name], "cache": str(self.home / "cache")}
         network = {k: v for k, v in table.get("network", {}).items() if k != "weights"}
         if "weights" in table.get("network", {}):
-            network["weights"] = settings.encoder or ("random" if table["network"]["weights"] == "random" else None)
+            network["weights"] = "random" if table["network"]["weights"] == "random" else settings.encoder
             if network["weights"] is None:
                 raise PolyclinicError(
                     "the recipe needs the file of a pretrained encoder, and the site gave none; start the site with "
                     "--encoder FILE."
                 )
-        engine = {**table.get("engine", {}), **({"device": settings.device} if settings.device else {})}
+        engine = {**table.get("engine", {}), "device": settings.device or "auto"}
         return {
             **table,
             "federation": settings.data,
@@ -178,13 +213,13 @@ class Desk:
             by_class = dict(zip(bench.task.classes, found.tolist(), strict=True))
         return refusal_of_counts(policy, len(indices), by_class, rows)
 
-    def _recorded(self, request: Request, reply: Message) -> Message:
+    def _recorded(self, run: str, part: str, reply: Message) -> Message:
         """Write the audit log first; what cannot be written down does not leave."""
         try:
-            self.audit.add(request.run, request.part, *to_tensors(reply))
+            self.audit.add(run, part, *to_tensors(reply))
         except PolyclinicError as error:
             self.log(str(error))
-            return Failure(self.settings.name, request.broadcast.round, "the site's audit log cannot be written")
+            return Failure(self.settings.name, reply.round, "the site's audit log cannot be written")
         return reply
 
     def _tell(self, request: Request, reply: Message) -> None:
@@ -204,9 +239,18 @@ class Desk:
 def _refusal(bench: Bench, policy: Policy) -> str | None:
     """Why a method may not run here, as far as that is known before it does."""
     names = [component.name for component in bench.components]
-    return refusal_of_method(policy, bench.method.name, names, bench.declared()) or refusal_of_bytes(
-        policy, tensor_bytes(bench.initial_exchanged)
+    return (
+        refusal_of_plugins(policy, bench.recipe.plugins)
+        or refusal_of_method(policy, bench.method.name, names, bench.declared())
+        or refusal_of_bytes(policy, tensor_bytes(bench.initial_exchanged))
     )
+
+
+def _require_model(bench: Bench, broadcast: Broadcast) -> None:
+    """What a broadcast leaves out would stay as the last message left it."""
+    missing = sorted(bench.exchanged - broadcast.weights.keys())
+    if missing:
+        raise PolyclinicError(f"the server's weights are not those of this model: '{missing[0]}' is missing")
 
 
 def _refuse(reason: str | None) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from queue import Empty, Queue
 from threading import Thread
 from typing import ClassVar, TypeVar
 
 from flwr.app import Message as FlowerMessage
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from polyclinic.engines.flower.blobs import decode, encode
@@ -21,6 +21,7 @@ from polyclinic.engines.flower.nodes import Node, Nodes
 from polyclinic.engines.flower.request import Request
 from polyclinic.engines.flower.wire import from_records, to_records
 from polyclinic.errors import PolyclinicError
+from polyclinic.federation.checks import problem_with_scores
 from polyclinic.federation.messages import (
     Broadcast,
     Description,
@@ -37,6 +38,8 @@ _Answer = TypeVar("_Answer", bound=Message)
 _FIRST_POLL, _LAST_POLL = 0.1, 1.0  # seconds between two looks for an answer: often at first, seldom in a long round
 _LOOK_AROUND = 2.0  # seconds between looks at who is there
 _LONG = 7 * 24 * 3600.0
+_LETTERS = 500  # of a sentence that a site sends
+_LOST = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 _TYPES = {"describe": "query", "train": "train", "evaluate": "evaluate"}
 _WORDS = {"describe": "asked", "train": "training", "evaluate": "scoring"}
 
@@ -51,7 +54,10 @@ class _Sent:
 
 @dataclass
 class FlowerEngine:
-    """Carries messages over a Flower grid. ``deadline`` is the time that a site has for an answer, in seconds."""
+    """Carries messages over a Flower grid.
+
+    ``deadline`` is the time that a site has for an answer, ``grace`` the time that it may be away, in seconds.
+    """
 
     grid: Grid
     nodes: Nodes
@@ -61,6 +67,7 @@ class FlowerEngine:
     limit: int
     """The most bytes of tensors that an answer may hold."""
     deadline: float | None = None
+    grace: float = 60.0
     observer: Observer = field(default_factory=Observer)
     partial: ClassVar[bool] = True
 
@@ -122,7 +129,8 @@ class _Exchange:
         self.content = to_records(encode(tensors), about)
         self.answers: dict[str, Message] = {}
         self.sent: dict[str, _Sent] = {}
-        self.replies: Queue[tuple[str, str, FlowerMessage]] = Queue()
+        self.lost: set[str] = set()
+        self.replies: Queue[tuple[str, str, FlowerMessage | Exception]] = Queue()
         self.started = self.looked = time.monotonic()
         engine.nodes.refresh()
         for site in sites:
@@ -131,19 +139,20 @@ class _Exchange:
     def answer_of(self, site: str) -> Message:
         """Wait for a site's answer, and take those of others that come meanwhile."""
         while site not in self.answers:
-            with suppress(Empty):
+            try:
                 sender, message, reply = self.replies.get(timeout=_FIRST_POLL)
-                if self.sent[sender].message == message and sender not in self.answers:
-                    self.answers[sender] = self._read(sender, reply)
-                    self.engine.observer.on_status(self.number, sender, "done")
-            self._look_around()
+            except Empty:
+                self._look_around()  # not before: what is here came in time, however long the server was busy
+                continue
+            if self.sent[sender].message == message and sender not in self.answers:
+                self._take(sender, reply)
         return self.answers[site]
 
     def _send(self, site: str) -> None:
         engine = self.engine
         node = engine.nodes.of(site)
         if node is None:
-            self._fail(site, "is not connected")
+            self._miss(site)
             return
         message = FlowerMessage(
             self.content, node.number, _TYPES[self.request.act], ttl=engine.deadline or _LONG,
@@ -153,6 +162,7 @@ class _Exchange:
         if not identifiers or not identifiers[0]:
             self._fail(site, "could not be sent its message (see the server's log)")
             return
+        self.lost.discard(site)
         self.sent[site] = _Sent(node, identifiers[0])
         Thread(target=self._wait, args=(site, identifiers[0]), daemon=True).start()
         engine.observer.on_status(self.number, site, _WORDS[self.request.act])
@@ -161,29 +171,58 @@ class _Exchange:
         """Until the answer is there, or nobody waits for it any more."""
         pause = _FIRST_POLL
         while site not in self.answers and self.sent[site].message == message:
-            for reply in self.engine.grid.pull_messages([message]):
-                self.replies.put((site, message, reply))
+            try:
+                for reply in self.engine.grid.pull_messages([message]):
+                    self.replies.put((site, message, reply))
+                    return
+            except Exception as error:  # in a thread it would vanish, and the round wait for ever
+                self.replies.put((site, message, error))
                 return
             time.sleep(pause)
             pause = min(pause * 1.2, _LAST_POLL)
 
-    def _read(self, site: str, reply: FlowerMessage) -> Message:
+    def _take(self, site: str, reply: FlowerMessage | Exception) -> None:
+        if not isinstance(reply, Exception) and reply.has_error() and reply.error.code in _LOST:
+            self._miss(site)
+            return
+        self.answers[site] = self._read(site, reply)
+        self.engine.observer.on_status(self.number, site, "done")
+
+    def _miss(self, site: str) -> None:
+        """A site is away: if it was there a moment ago it gets some time to come back, else the round goes on."""
+        if self.engine.nodes.seen_within(site, self.engine.grace):
+            self.lost.add(site)
+            self.engine.observer.on_status(self.number, site, "away")
+        else:
+            self._fail(site, "went away during the round" if site in self.sent else "is not connected")
+
+    def _read(self, site: str, reply: FlowerMessage | Exception) -> Message:
         """The answer in a reply; what is not one becomes a failure of its sender."""
+        if isinstance(reply, Exception):
+            return self._failure(site, f"gave an answer that could not be fetched ({type(reply).__name__}: {reply})")
         if reply.has_error():
-            return Failure(site, self.number, f"failed: {reply.error.reason or reply.error.code}")
+            return self._failure(site, f"its app failed: {reply.error.reason or reply.error.code}")
         try:
             blobs, about = from_records(reply.content, self.engine.limit)
             answer = from_tensors(decode(blobs), about)
         except (PolyclinicError, ValueError, TypeError) as error:
-            return Failure(site, self.number, f"sent an answer that cannot be read: {error}")
+            return self._failure(site, f"sent an answer that cannot be read: {error}")
         if isinstance(answer, Broadcast) or answer.site != site:
-            return Failure(site, self.number, f"answered as '{getattr(answer, 'site', 'the server')}'")
+            return self._failure(site, f"answered as '{getattr(answer, 'site', 'the server')}'")
+        if isinstance(answer, Failure):
+            return self._failure(site, answer.reason)
+        if isinstance(answer, Evaluation):
+            problem = problem_with_scores(answer)
+            answer.note = _line(answer.note)
+            return answer if problem is None else self._failure(site, f"sent scores that cannot be used: {problem}")
+        if isinstance(answer, Description):
+            answer.refusal = _line(answer.refusal)
         return answer
 
     def _look_around(self) -> None:
         """Who is late, gone, or back with a new life that knows nothing of its task?"""
         now, engine = time.monotonic(), self.engine
-        waiting = [site for site in self.sent if site not in self.answers]
+        waiting = [site for site in {*self.sent, *self.lost} if site not in self.answers]
         if engine.deadline is not None and now - self.started > engine.deadline:
             for site in waiting:
                 self._fail(site, f"is late: no answer within the deadline of {engine.deadline:g} s")
@@ -193,15 +232,24 @@ class _Exchange:
         self.looked = now
         engine.nodes.refresh()
         for site in waiting:
-            node, sent = engine.nodes.of(site), self.sent[site]
+            node = engine.nodes.of(site)
             if node is None:
-                self._fail(site, "went away during the round")
-            elif node != sent.node:
+                self._miss(site)
+            elif site in self.lost or node != self.sent[site].node:
                 engine.observer.on_message(f"{site} is back; sending its task again")
                 self._send(site)
 
     def _fail(self, site: str, reason: str) -> None:
-        self.answers[site] = Failure(site, self.number, reason)
+        self.answers[site] = self._failure(site, reason)
+
+    def _failure(self, site: str, reason: str) -> Failure:
+        return Failure(site, self.number, _line(reason))
+
+
+def _line(text: str) -> str:
+    """What a site says, as one line that a terminal and a record can take: it may have written anything."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * _LETTERS])
+    return " ".join(plain.split())[:_LETTERS]
 
 
 def _status(reason: str) -> str:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from subprocess import Popen
-from typing import IO
 
 from polyclinic.engines.flower.guard import write_guard
-from polyclinic.engines.flower.processes import end, environment, free_port, program, start
+from polyclinic.engines.flower.kept import Kept
+from polyclinic.engines.flower.processes import call, environment, free_port, program
 from polyclinic.engines.flower.reception import HOME, SETTINGS_FILE
 from polyclinic.engines.flower.settings import SiteSettings
 from polyclinic.errors import PolyclinicError
-from polyclinic.files import write_json
+from polyclinic.files import only_one, write_json, write_text
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
-_STEADY = 30.0
-_REJECTED = ("[2001]", "[2004]", "Invalid SuperNode authentication", "Failed to activate")
+_PROBE = 1.0
+_OFTEN = 3
+_REJECTED = ("[2001]", "[2004]", "code: 2001", "code: 2004", "Invalid SuperNode authentication")
 
 
 @dataclass(frozen=True)
@@ -41,107 +41,123 @@ class Line:
             "--superlink", self.server,
         ]  # fmt: skip
 
+    def answers(self) -> bool | None:
+        """Whether somebody listens there; ``None`` if that cannot be told, as when a network swallows packets."""
+        host, _, port = self.server.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=2):
+                return True
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return None
+
 
 class Hospital:
-    """Supervises: what ends is started again after a pause, and everything ends with this process."""
+    """Supervises: what ends is started again, and everything ends with this process."""
 
     def __init__(
         self, settings: SiteSettings, line: Line, say: Callable[[str], None], give_up: float | None = None
     ) -> None:
         self.settings, self.line, self.say, self.give_up = settings, line, say, give_up
         self.home = Path(settings.home)
-        self.worker: Popen[bytes] | None = None
-        self.node: Popen[bytes] | None = None
-        self._since = {"worker": 0.0, "node": 0.0}
-        self._pause = {"worker": _FIRST_PAUSE, "node": _FIRST_PAUSE}
-        self._again = {"worker": 0.0, "node": 0.0}
-        self._read = {"worker": 0, "node": 0}
-        self._refused_since: float | None = None
+        self._probed = 0.0
+        self._waiting = False
+        self._rejected_since: float | None = None
+        self._rejections = 0
+
+    def worker_command(self) -> list[str]:
+        """The resident worker, which belongs to this process."""
+        settings = str(self.home / SETTINGS_FILE)
+        return [sys.executable, "-m", "polyclinic.engines.flower.worker", settings, "--owner", str(os.getpid())]
+
+    def _node_command(self) -> list[str]:
+        port = ["--host", "127.0.0.1", "--port", str(free_port())]
+        return [program("flower-supernode"), *self.line.options(), *port]
 
     def __enter__(self) -> Hospital:
-        self.home.mkdir(parents=True, exist_ok=True)
-        write_json(self.home / SETTINGS_FILE, asdict(self.settings))
-        self._stack = ExitStack()
-        flower = self.home / "flower"
-        flower.mkdir(exist_ok=True)
-        self._logs: dict[str, IO[bytes]] = {
-            "worker": self._stack.enter_context((self.home / "worker.log").open("wb")),
-            "node": self._stack.enter_context((flower / "supernode.log").open("wb")),
-        }
-        self._stack.callback(self._end_both)
-        self._env = {**environment(flower, write_guard(self.home / "guard")), HOME: str(self.home.resolve())}
-        self._start_worker()
-        self._start_node()
+        with ExitStack() as stack:
+            stack.enter_context(only_one(self.home))
+            write_json(self.home / SETTINGS_FILE, asdict(self.settings))
+            flower = self.home / "flower"
+            flower.mkdir(exist_ok=True)
+            self._env = {**environment(flower, write_guard(self.home / "guard")), HOME: str(self.home.resolve())}
+            logs = [
+                stack.enter_context(path.open("wb")) for path in (self.home / "worker.log", flower / "supernode.log")
+            ]
+            self.worker = Kept(self.worker_command, self._env, logs[0])
+            self.node = Kept(self._node_command, self._env, logs[1])
+            stack.callback(self.worker.end)
+            stack.callback(self.node.end)
+            self.worker.begin()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _end_both(self) -> None:
-        end(self.node)
-        end(self.worker)
-
     def look(self) -> None:
         """Say what is new, and start again what has ended."""
-        self._tell("worker")
-        self._tell_node()
-        if self.worker is not None and self.worker.poll() is not None:
-            self._restart("worker", self.worker.returncode, self._start_worker)
-        if self.node is not None and self.node.poll() is not None:
-            self._restart("node", self.node.returncode, self._start_node)
-
-    def _start_worker(self) -> None:
-        command = [sys.executable, "-m", "polyclinic.engines.flower.worker", str(self.home / SETTINGS_FILE)]
-        self.worker = start([*command, "--owner", str(os.getpid())], self._env, self._logs["worker"])
-        self._since["worker"] = time.monotonic()
-
-    def _start_node(self) -> None:
-        port = ["--host", "127.0.0.1", "--port", str(free_port())]
-        self.node = start([program("flower-supernode"), *self.line.options(), *port], self._env, self._logs["node"])
-        self._since["node"] = time.monotonic()
-
-    def _restart(self, which: str, code: int, begin: Callable[[], None]) -> None:
-        """Again after a pause that grows while it does not hold."""
-        now = time.monotonic()
-        if self._again[which] == 0.0:
-            steady = now - self._since[which] > _STEADY
-            self._pause[which] = _FIRST_PAUSE if steady else min(2 * self._pause[which], _LONGEST_PAUSE)
-            self._again[which] = now + self._pause[which]
-            name = "worker" if which == "worker" else "connection"
-            self.say(f"{name} ended (code {code}); starting it again in {self._pause[which]:g} s")
-        elif now >= self._again[which]:
-            self._again[which] = 0.0
-            begin()
-
-    def _new_lines(self, which: str) -> list[str]:
-        """Whole lines that a program wrote since the last look."""
-        path = Path(self._logs[which].name)
-        with path.open("rb") as file:
-            file.seek(self._read[which])
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read[which] += len(whole)
-        return whole.decode("utf-8", "replace").splitlines()
-
-    def _tell(self, which: str) -> None:
-        for line in self._new_lines(which):
+        for line in self.worker.new_lines():
             self.say(line)
+        pause = self.worker.keep()
+        if pause is not None:
+            self.say(f"the worker has ended; it starts again in {pause:g} s")
+        self._hear_node()
+        self._look_at_server()
+        self._give_up()
 
-    def _tell_node(self) -> None:
+    def _look_at_server(self) -> None:
+        """Connect as soon as a server is there. Flower's own retries get slower and slower, and outlive a server."""
+        if time.monotonic() - self._probed < _PROBE:
+            return
+        self._probed = time.monotonic()
+        there = self.line.answers()
+        if there is not False:
+            self._waiting = False
+            if self.node.process is None:
+                self.node.begin()
+            elif self.node.keep() is not None and not self._rejections:
+                self.say("the connection ended; connecting again")
+        elif not self._waiting:
+            # The server is down, and with it everything that it knew of this connection.
+            self._waiting = True
+            self.say(f"nobody listens on {self.line.server}; waiting for the server")
+            self.node.end(patience=2)
+
+    def _hear_node(self) -> None:
         """Of what Flower writes, what a hospital needs to know; all of it is in ``flower/supernode.log``."""
-        for line in self._new_lines("node"):
+        for line in self.node.new_lines():
             if "SuperNode ID" in line:
                 self.say(f"connected to {self.line.server}")
-                self._refused_since = None
+                write_text(self.home / "node.txt", f"{self.line.server} {line.split()[-1]}")
+                self._rejected_since, self._rejections = None, 0
             elif any(text in line for text in _REJECTED):
-                self._refused_since = self._refused_since or time.monotonic()
-                self.say(
-                    f"{self.line.server} does not know this site's key; the coordinator must accept "
-                    f"{self.settings.name}.pub (polyclinic keys accept) and restart or resume the run"
-                )
-        waited = time.monotonic() - self._refused_since if self._refused_since is not None else 0.0
-        if self.give_up is not None and self._refused_since is not None and waited >= self.give_up:
+                self._rejected_since = self._rejected_since or time.monotonic()
+                self._rejections += 1
+                self._say_farewell()
+                if self._rejections % _OFTEN == 0:  # a server that has just started learns its sites a moment later
+                    self.say(
+                        f"{self.line.server} does not know this site's key; the coordinator must accept "
+                        f"{self.settings.name}.pub (polyclinic keys accept) and restart or resume the run"
+                    )
+
+    def _give_up(self) -> None:
+        since = self._rejected_since
+        if self.give_up is not None and since is not None and time.monotonic() - since >= self.give_up:
             raise PolyclinicError(
                 f"{self.line.server} does not accept the key of site '{self.settings.name}'; ask the coordinator to "
                 f"accept {self.settings.name}.pub with polyclinic keys accept."
             )
+
+    def _say_farewell(self) -> None:
+        """Perhaps the server still waits for the life before this one, which ended without a word."""
+        last = self.home / "node.txt"
+        if self.line.key is None or self.line.ca is None or not last.exists():
+            return
+        server, _, number = last.read_text(encoding="utf-8").partition(" ")
+        last.unlink()
+        if server == self.line.server:
+            command = [sys.executable, "-m", "polyclinic.engines.flower.farewell", server, number]
+            with suppress(PolyclinicError):
+                call([*command, str(self.line.key), str(self.line.ca)], self._env, "taking leave", timeout=30)

@@ -49,6 +49,7 @@ class Address:
             if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:
                 raise PermissionError(f"{folder}: must belong to this user alone")
             socket = folder / f"{secrets.token_hex(8)}.sock"
+        socket.unlink(missing_ok=True)  # of a killed worker that had this number
         secret = secrets.token_hex(32)
         _write_private(self.secret_file, secret)
         listener = Listener(str(socket), family="AF_UNIX", authkey=secret.encode())

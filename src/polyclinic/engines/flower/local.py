@@ -33,7 +33,10 @@ def run_on_this_machine(recipe: Recipe, sites: tuple[str, ...], name: str, folde
     policy = folder / "sites" / "policy.toml"
     allowed = {"per_case_metrics": "named", "minimum_images": 1, "plugins": list(recipe.plugins)}
     write_text(policy, tomli_w.dumps(allowed))
-    settings = {"data": recipe.federation, "sites": json.dumps(sites), "homes": str((folder / "sites").resolve())}
+    settings = {
+        "data": recipe.federation, "sites": json.dumps(sites), "homes": str((folder / "sites").resolve()),
+        "device": recipe.engine.device, **({"encoder": recipe.network.weights} if recipe.network.weights else {}),
+    }  # fmt: skip
     plan = Plan(run_name(folder), recipe_text(recipe), sites, name, not simulated, True)
     with ExitStack() as stack, TemporaryDirectory(prefix="polyclinic-keys-") as keys:
         place = Place("127.0.0.1", free_port(), None)
@@ -49,15 +52,12 @@ def run_on_this_machine(recipe: Recipe, sites: tuple[str, ...], name: str, folde
                 stack.enter_context(_hospital(recipe, site, folder, Path(keys) / "keys", place, policy))
                 for site in sites
             ]
-        coordinator.submit(plan, settings if simulated else {})
 
         def look_after() -> None:
             for hospital in hospitals:
                 hospital.look()
 
-        outcome = coordinator.follow(look_after)
-    if not outcome["finished"]:
-        raise PolyclinicError(str(outcome["error"]))
+        coordinator.serve(plan, folder, settings if simulated else {}, look_after)
 
 
 @contextmanager
@@ -65,7 +65,12 @@ def _hospital(recipe: Recipe, site: str, folder: Path, keys: Path, place: Place,
     home = folder / "sites" / site
     home.mkdir(parents=True, exist_ok=True)
     settings = SiteSettings(
-        site, recipe.federation, str(home.resolve()), str(policy.resolve()), encoder=recipe.network.weights
+        site,
+        recipe.federation,
+        str(home.resolve()),
+        str(policy.resolve()),
+        recipe.engine.device,
+        recipe.network.weights,
     )
     own = keys / "hospitals" / site
     with (home / "site.log").open("a", encoding="utf-8") as log:

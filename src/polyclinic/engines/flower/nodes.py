@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,11 @@ class Nodes:
         self.grid, self.sites, self.ask = grid, tuple(sites), ask
         self._asked: dict[int, str | None] = {}
         self._online: dict[str, Node] = {}
+        self._seen: dict[str, float] = {}
+
+    def seen_within(self, site: str, seconds: float) -> bool:
+        """Whether a site was there a short while ago: it may only be starting anew."""
+        return site in self._seen and time.monotonic() - self._seen[site] <= seconds
 
     def of(self, site: str) -> Node | None:
         """The node of a site, if it is there."""
@@ -45,6 +51,7 @@ class Nodes:
             if name in self.sites:
                 found[name] = Node(info.node_id, info.last_activated_at)
         self._online = found
+        self._seen |= dict.fromkeys(found, time.monotonic())
 
     def _name(self, number: int, given: str) -> str | None:
         if self.ask is None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import cache
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 HOME = "POLYCLINIC_SITE_HOME"
 SETTINGS_FILE = "site.json"
 _PATIENCE = 120.0
+_TIMES = 2
 
 
 def deliver(blobs: Blobs, about: dict[str, Any], context: Context) -> tuple[Blobs, dict[str, Any]]:
@@ -32,12 +34,12 @@ def deliver(blobs: Blobs, about: dict[str, Any], context: Context) -> tuple[Blob
     if "partition-id" in context.node_config and "site" not in context.node_config:
         return _in_this_process(blobs, about, context)
     home = _home(context)
-    with _connection(home) as connection:
-        send(connection, blobs, about)
-        try:
+    for _ in range(_TIMES):
+        with _connection(home) as connection, suppress(EOFError, ConnectionError):
+            send(connection, blobs, about)
             return receive(connection)
-        except EOFError as error:
-            raise PolyclinicError("the site's worker ended while it was at work; see the site's log") from error
+        time.sleep(1)  # the worker has just ended; whoever looks after it starts it again
+    raise PolyclinicError(f"the site's worker ended {_TIMES} times while it was at work; see the site's log")
 
 
 def _home(context: Context) -> Path:
@@ -96,21 +98,20 @@ def _connection(home: Path) -> Connection:
 
 def _in_this_process(blobs: Blobs, about: dict[str, Any], context: Context) -> tuple[Blobs, dict[str, Any]]:
     """Flower's simulation: its actors stay alive, so that the site itself can live in one."""
-    from polyclinic.engines.flower.blobs import decode, encode
-    from polyclinic.engines.flower.request import Request
-    from polyclinic.federation.messages import to_tensors
-
     sites = json.loads(str(context.run_config["sites"]))
     name = sites[int(context.node_config["partition-id"])]
-    desk = _desk(name, str(context.run_config["data"]), str(Path(str(context.run_config["homes"])) / name))
-    tensors, plain = to_tensors(desk.answer(Request.from_tensors(decode(blobs), about)))
-    return encode(tensors), plain
+    config = {key: str(value) for key, value in context.run_config.items()}
+    home = str(Path(config["homes"]) / name)
+    answer: tuple[Blobs, dict[str, Any]] = _desk(
+        name, config["data"], home, config.get("device"), config.get("encoder")
+    ).serve(blobs, about)
+    return answer
 
 
 @cache
-def _desk(name: str, data: str, home: str) -> Any:
+def _desk(name: str, data: str, home: str, device: str | None, encoder: str | None) -> Any:
     from polyclinic.engines.flower.desk import Desk
     from polyclinic.engines.flower.settings import SiteSettings
 
     policy = Path(home).parent / "policy.toml"
-    return Desk(SiteSettings(name, data, home, str(policy) if policy.exists() else None))
+    return Desk(SiteSettings(name, data, home, str(policy) if policy.exists() else None, device, encoder))

@@ -13,6 +13,7 @@ from polyclinic.errors import PolyclinicError
 from polyclinic.federation.messages import Broadcast, Tensors, from_tensors, to_tensors
 
 Act = Literal["describe", "train", "evaluate"]
+_SPLITS: dict[str, tuple[str, ...]] = {"describe": ("",), "train": ("",), "evaluate": ("val", "test")}
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -38,7 +39,7 @@ class Request:
     def from_tensors(cls, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Request:
         """Read a request; its names become folders at the site, so they are checked."""
         plain = {k: v for k, v in about.items() if k != "broadcast"}
-        broadcast = from_tensors(tensors, about.get("broadcast") or {})
+        broadcast = from_tensors(tensors, about.get("broadcast", {}))
         try:
             request = cls(**plain, broadcast=broadcast)  # type: ignore[arg-type]
         except TypeError as error:
@@ -48,6 +49,10 @@ class Request:
         for name in (request.run, request.part):
             if not isinstance(name, str) or not _SAFE.fullmatch(name) or ".." in name:
                 raise PolyclinicError(f"A request was received for a run or part called {name!r}, which is no name.")
+        if not isinstance(request.recipe, str) or not isinstance(request.detailed, bool):
+            raise PolyclinicError("A request was received whose recipe is no text, or whose detailed is not yes or no.")
+        if request.split not in _SPLITS[request.act]:
+            raise PolyclinicError(f"A request was received to {request.act} the split {request.split!r}.")
         return request
 
 

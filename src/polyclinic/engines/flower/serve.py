@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,9 @@ def _serve(grid: Grid, plan: Plan, folder: RunFolder, files: PlanFiles) -> dict[
 
     def engine_for(part: str, shipped: Recipe, text: str) -> FlowerEngine:
         limit = int(shipped.engine.max_message_mb * _MB)
-        return FlowerEngine(grid, nodes, plan.run, part, text, limit, shipped.engine.deadline, observer)
+        return FlowerEngine(
+            grid, nodes, plan.run, part, text, limit, shipped.engine.deadline, shipped.engine.grace, observer
+        )
 
     summary = RemoteExecution(recipe, plan.sites, plan.federation, folder, engine_for, observer, plan.resume).run()
     observer.on_result(summary)
@@ -79,7 +82,8 @@ def _name_of(grid: Grid, number: int, plan: Plan) -> str | None:
     _, about = Request("describe", plan.run, "all", plan.recipe).to_tensors()
     for reply in grid.send_and_receive([FlowerMessage(to_records({}, about), number, "query", ttl=120)], timeout=120):
         if not reply.has_error():
-            return str(from_records(reply.content, _MB)[1].get("site"))
+            with suppress(PolyclinicError):
+                return str(from_records(reply.content, _MB)[1].get("site"))
     return None
 
 

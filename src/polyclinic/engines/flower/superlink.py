@@ -33,8 +33,10 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a call on, or turn it away."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan" or (scope["type"] != "http" and from_this_machine(scope)):
             await self.app(scope, receive, send)
+        elif scope["type"] != "http":
+            await send({"type": "websocket.close"})
         elif scope["path"] == LIVE_PATH:
             await self._live(scope, send)
         elif scope["path"].startswith(_SITES):

@@ -38,7 +38,7 @@ def from_records(records: RecordDict, limit: int | None = None) -> tuple[Blobs, 
         raise PolyclinicError(f"it holds no plain data, or more than {_LONGEST_TEXT} letters of it")
     try:
         about = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PolyclinicError("its plain data are no JSON") from error
     if not isinstance(about, dict):
         raise PolyclinicError("its plain data are no table")

@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             with listener.accept() as connection:
                 _serve(connection, desk)
-        except (AuthenticationError, EOFError, OSError) as error:
+        except (AuthenticationError, EOFError, OSError, ValueError, KeyError, TypeError) as error:
             _say(f"a caller was turned away or went away ({type(error).__name__})")
 
 
@@ -49,29 +49,19 @@ def _open_desk(settings: dict[str, str]) -> object:
 
 
 def _serve(connection: Connection, desk: object) -> None:
-    from polyclinic.engines.flower.blobs import decode, encode
     from polyclinic.engines.flower.desk import Desk
-    from polyclinic.engines.flower.request import Request
-    from polyclinic.errors import PolyclinicError
-    from polyclinic.federation.messages import Failure, Message, to_tensors
 
     assert isinstance(desk, Desk)
-    blobs, about = receive(connection)
-    reply: Message
-    try:
-        reply = desk.answer(Request.from_tensors(decode(blobs), about))
-    except PolyclinicError as error:
-        reply = Failure(desk.settings.name, -1, str(error))
-    tensors, plain = to_tensors(reply)
-    send(connection, encode(tensors), plain)
+    send(connection, *desk.serve(*receive(connection)))
 
 
 def _birth(pid: int) -> str:
     """When a process began, so that another one that later gets its number is not taken for it."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+        state, *numbers = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return ""
+    return "ended" if state in "ZX" else numbers[18]  # ended, and nobody has asked how
 
 
 def _leave_with(pid: int, birth: str) -> None:

@@ -1,0 +1,335 @@
+"""``polyclinic watch``: a folder, and a real server over TLS."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread, Timer
+from typing import Any
+
+import pytest
+
+from polyclinic.files import write_json
+from polyclinic.runs import watch as sources
+from support import call
+
+uvicorn = pytest.importorskip("uvicorn")
+pytest.importorskip("cryptography")
+
+from polyclinic.engines.flower import superlink  # noqa: E402
+from polyclinic.keys import ServerKeys, make_demo_keys, make_server_keys  # noqa: E402
+
+Finished = Callable[..., Path]
+TOKEN = "a-token-of-the-test"
+
+
+def a_view(**more: Any) -> dict[str, Any]:
+    now = time.time()
+    return {
+        "method": "fedavg", "federation": "tiny", "engine": "flower", "part": "all", "round": 1, "rounds": 3,
+        "started": now - 60, "updated": now, "finished": False, "dice": 0.5, "best_round": 1, "best_dice": 0.5,
+        "sites": {"north": {"status": "training", "since": now}}, "lines": [], "said": 0, **more,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Path:
+    """A run folder whose run is under way."""
+    write_json(tmp_path / "run" / "live.json", a_view())
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources.time, "sleep", lambda seconds: None)
+
+
+def wrong(*arguments: object) -> str:
+    """The one sentence of a call that fails."""
+    done = call("watch", *arguments)
+    assert (done.code, done.out) == (2, ""), done
+    (line,) = done.err.splitlines()
+    assert line.startswith("error: ")
+    assert line[-1] in ".?"
+    return line.removeprefix("error: ")
+
+
+def test_a_finished_run_is_shown_and_its_average(finished: Finished) -> None:
+    folder = finished()
+    summary = json.loads((folder / "summary.json").read_text())
+    done = call("watch", folder)
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0] == "fedavg on tiny, engine inprocess"
+    assert lines[-1].startswith("Finished; average over sites (overlaps in %): ")
+    assert f"dice {100 * summary['average']['dice']:.2f}" in lines[-1]
+    assert json.loads(call("watch", folder, "--json").out)["average"] == summary["average"]
+
+
+def test_once(live: Path) -> None:
+    done = call("watch", live, "--once")
+    assert (done.code, done.err) == (0, "")
+    assert "round 1/3 done, elapsed 1 min 0 s" in done.out
+    assert "north  training" in done.out
+    view = json.loads((live / "live.json").read_text())
+    assert json.loads(call("watch", live, "--json").out) == view
+
+
+def test_a_run_without_live_json(finished: Finished, tmp_path: Path) -> None:
+    older = shutil.copytree(finished(), tmp_path / "older")
+    (older / "live.json").unlink()
+    (older / "summary.json").unlink()
+    done = call("watch", older, "--once")
+    assert done.code == 0
+    for words in ("fedavg on tiny", "round 3/3 done", "north  done", "There is no live.json here; this is the record"):
+        assert words in done.out
+    shutil.copy(finished() / "summary.json", older)
+    assert call("watch", older).out.splitlines()[-1].startswith("Finished; average")
+
+
+def test_the_summary_has_the_last_word(live: Path) -> None:
+    write_json(live / "summary.json", {"average": {"dice": 0.25}})
+    assert "dice 25.00" in call("watch", live).out
+
+
+def test_a_run_that_stopped_ends_the_watch_with_1(live: Path) -> None:
+    write_json(live / "flower" / "outcome.json", {"finished": False, "error": "No site takes part."})
+    done = call("watch", live)
+    assert done.code == 1
+    assert done.out.splitlines()[-1].endswith("ago: No site takes part. (go on with --resume)")
+
+
+def test_changes_are_lines_where_there_is_no_terminal(live: Path) -> None:
+    view = a_view(round=3, finished=True, average={"dice": 0.5}, lines=["hello"], said=1)
+    timer = Timer(0.4, lambda: write_json(live / "live.json", view))
+    timer.start()
+    done = call("watch", live, "--every", "0.1")
+    timer.join()
+    assert done.out.splitlines() == [
+        "fedavg on tiny, engine flower",
+        "round 1/3 done, validation Dice 0.500 (best 0.500 in round 1); training: north",
+        "hello",
+        "round 3/3 done, validation Dice 0.500 (best 0.500 in round 1); training: north",
+        "Finished; average over sites (overlaps in %): dice 50.00",
+    ]
+
+
+def test_a_terminal_gets_a_screen(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    timer = Timer(0.4, lambda: write_json(live / "live.json", a_view(finished=True, average={"dice": 0.5})))
+    timer.start()
+    done = call("watch", live, "--every", "0.1")
+    timer.join()
+    assert done.code == 0
+    assert "\x1b[1A" in done.out, "it renews itself"
+    assert "Finished; average over sites (overlaps in %): dice 50.00" in done.out
+    assert done.out.endswith("\x1b[?25h"), "the cursor is back"
+
+
+def test_ctrl_c_is_quiet(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sources.time, "sleep", interrupt)
+    done = call("watch", live)
+    assert (done.code, done.err) == (130, "")
+
+
+def test_wrong_folders_get_a_sentence(live: Path, tmp_path: Path) -> None:
+    assert wrong(tmp_path / "none").startswith(f"{tmp_path / 'none'}: no such folder")
+    assert wrong(tmp_path).startswith(f"{tmp_path}: not a run folder (it has no live.json and no recipe.toml)")
+    assert wrong(live / "live.json").startswith(f"{live / 'live.json'}: a file; give the run folder")
+    assert wrong(live, "--insecure").startswith("--ca, --token-file and --insecure are for HOST:PORT")
+    for text in ("{", "[]", '{"sites": 3}', '{"sites": {"a": 3}}', '{"sites": {}, "dice": "x"}'):
+        (live / "live.json").write_text(text)
+        assert wrong(live).startswith(f"{live / 'live.json'}: ")
+
+
+def test_wrong_addresses_get_a_sentence(tmp_path: Path) -> None:
+    token, no_ca = tmp_path / "token", tmp_path / "ca.crt"
+    token.write_text(TOKEN)
+    no_ca.write_text("no certificate")
+    for target in ("https://host:8443", "host:", "host:port", ":8443", "host:8443/live", "a:b:1", "host:123456"):
+        assert wrong(target).startswith(
+            f"{target}: neither a folder nor HOST:PORT; expected such as fl.example.org:8443"
+        )
+    assert wrong("host:99999").startswith("host:99999: 99999 is not a port")
+    assert wrong("host:8443").startswith("host:8443: give --ca ca.crt")
+    assert wrong("host:8443", "--ca", no_ca, "--insecure").startswith("--ca and --insecure exclude each other")
+    assert wrong("host:8443", "--ca", no_ca).startswith("host:8443: give --token-file FILE")
+    assert wrong("host:8443", "--ca", no_ca, "--token-file", tmp_path / "x").startswith(f"{tmp_path / 'x'}: cannot be")
+    assert wrong("host:8443", "--ca", tmp_path / "x", "--token-file", token).startswith(f"{tmp_path / 'x'}: cannot be")
+    assert wrong("host:8443", "--ca", no_ca, "--token-file", token).startswith(f"{no_ca}: not a PEM certificate")
+    for text in ("", "two words", "a\r\nX: b"):
+        token.write_text(text)
+        assert wrong("host:8443", "--ca", no_ca, "--token-file", token).startswith(f"{token}: not a token")
+
+
+async def _nothing_else(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+@contextmanager
+def serving(app: Any, keys: ServerKeys | None) -> Iterator[int]:
+    """An app on a free port of this machine."""
+    tls = {"ssl_certfile": keys.cert, "ssl_keyfile": keys.key} if keys else {}
+    server = uvicorn.Server(
+        uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", lifespan="off", **tls)  # type: ignore[arg-type]
+    )
+    thread = Thread(target=server.run, daemon=True)
+    thread.start()
+    ends = time.monotonic() + 20
+    while not server.started and time.monotonic() < ends:
+        time.sleep(0.02)
+    assert server.started
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> ServerKeys:
+    return make_demo_keys(tmp_path_factory.mktemp("keys") / "keys", ["north"], ["127.0.0.1"])
+
+
+@pytest.fixture
+def gate(live: Path, monkeypatch: pytest.MonkeyPatch) -> superlink.Gate:
+    monkeypatch.setenv(superlink.LIVE_TOKEN, TOKEN)
+    monkeypatch.setenv(superlink.LIVE_FILE, str(live / "live.json"))
+    (live / "watch.token").write_text(TOKEN)
+    return superlink.Gate(_nothing_else)
+
+
+def test_a_server_over_tls(live: Path, gate: superlink.Gate, keys: ServerKeys, tmp_path: Path) -> None:
+    options = ("--ca", keys.ca_cert, "--token-file", live / "watch.token")
+    with serving(gate, keys) as port:
+        target = f"127.0.0.1:{port}"
+        done = call("watch", target, *options, "--once")
+        assert (done.code, done.err) == (0, "")
+        assert "north  training" in done.out
+        assert json.loads(call("watch", target, *options, "--json").out) == json.loads((live / "live.json").read_text())
+        # Over time, to the end.
+        end = a_view(finished=True, average={"dice": 0.5})
+        timer = Timer(0.4, lambda: write_json(live / "live.json", end))
+        timer.start()
+        done = call("watch", target, *options, "--every", "0.1")
+        timer.join()
+        assert done.code == 0
+        assert done.out.splitlines()[-1] == "Finished; average over sites (overlaps in %): dice 50.00"
+        # Wrong token, wrong authority, wrong name, no encryption, nothing to see.
+        (tmp_path / "token").write_text("another")
+        said = wrong(target, "--ca", keys.ca_cert, "--token-file", tmp_path / "token")
+        assert said == f"{target}: the token is not accepted; the coordinator has the right one in RUN/watch.token."
+        other = make_server_keys(tmp_path / "other", ["127.0.0.1"]).keys
+        said = wrong(target, "--ca", other.ca_cert, *options[2:])
+        assert said.startswith(f"{target}: the server's certificate is not trusted (")
+        assert said.endswith("give the ca.crt of this federation's coordinator as --ca.")
+        said = call("watch", target, "--insecure", *options[2:])
+        assert said.code == 2
+        assert "is watched with --ca, not with --insecure" in said.err
+        (live / "live.json").unlink()
+        assert wrong(target, *options).startswith(f"{target}: the server is there, but no run has started yet")
+    assert wrong(target, *options).startswith(f"{target}: connection refused; check host and port")
+
+
+def test_a_certificate_for_another_name(live: Path, gate: superlink.Gate, tmp_path: Path, keys: ServerKeys) -> None:
+    with serving(gate, keys) as port:
+        context = ssl.create_default_context(cafile=keys.ca_cert)
+        with pytest.raises(sources.PolyclinicError, match="connect under a name that is in the certificate"):
+            _as_host("127.0.0.2", port, context).read()
+
+
+def _as_host(host: str, port: int, context: ssl.SSLContext) -> sources.ServerSource:
+    """A server that is found under an address that its certificate lacks."""
+
+    class Elsewhere(ssl.SSLContext):
+        def wrap_socket(self, *arguments: Any, **named: Any) -> ssl.SSLSocket:
+            return context.wrap_socket(*arguments, **{**named, "server_hostname": host})
+
+    return sources.ServerSource("127.0.0.1", port, TOKEN, Elsewhere(ssl.PROTOCOL_TLS_CLIENT))
+
+
+def test_a_server_without_keys(live: Path, gate: superlink.Gate, keys: ServerKeys) -> None:
+    token = ("--token-file", live / "watch.token")
+    with serving(gate, None) as port:
+        done = call("watch", f"127.0.0.1:{port}", "--insecure", *token, "--once")
+        assert done.code == 0
+        assert done.err == "warning: --insecure: the token and the view travel without encryption.\n"
+        assert "north  training" in done.out
+        said = wrong(f"127.0.0.1:{port}", "--ca", keys.ca_cert, *token)
+        assert said.startswith(f"127.0.0.1:{port}: does not speak TLS")
+    with serving(_nothing_else, keys) as port:
+        said = wrong(f"127.0.0.1:{port}", "--ca", keys.ca_cert, *token)
+        assert "answers, but not as a server of polyclinic" in said
+
+
+def test_the_token_is_not_in_the_texts_of_a_source(keys: ServerKeys) -> None:
+    assert TOKEN not in repr(sources.ServerSource("h", 1, TOKEN, None))
+
+
+class Scripted:
+    """Answers one after another."""
+
+    def __init__(self, *answers: dict[str, Any] | Exception) -> None:
+        self.answers = list(answers)
+
+    def read(self) -> sources.Seen:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return sources.Seen(answer, 0.0)
+
+
+@pytest.mark.usefixtures("_no_pause")
+def test_a_server_that_is_silent_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost, start = sources.LostError("lost"), a_view()
+    seen = list(sources.follow(Scripted(lost, lost, a_view(finished=True)), sources.Seen(start, 0.0), 1.0))
+    assert [one.note for one in seen] == ["", "lost", "lost", ""]
+    assert [one.now for one in seen[:3]] == [0.0, 1.0, 2.0], "its clock goes on"
+    assert seen[-1].over
+    monkeypatch.setattr(sources, "_PATIENCE", -1.0)
+    with pytest.raises(sources.LostError):
+        list(sources.follow(Scripted(lost), sources.Seen(start, 0.0), 1.0))
+
+
+@pytest.mark.usefixtures("_no_pause")
+def test_a_server_that_is_gone_after_the_last_round_ends_the_watch() -> None:
+    lost = sources.LostError("lost")
+    seen = list(sources.follow(Scripted(lost, lost, lost), sources.Seen(a_view(round=3), 0.0), 1.0))
+    assert seen[-1].note == "The server has gone after the last round; its run folder has the result."
+    assert not seen[-1].over
+
+
+def test_times_are_those_of_the_servers_clock() -> None:
+    assert sources._date("Thu, 01 Jan 1970 00:01:00 GMT") == 60.0
+    assert abs(sources._date(None) - time.time()) < 5
+    assert abs(sources._date("soon") - time.time()) < 5
+
+
+def test_no_name_and_no_answer(tmp_path: Path, keys: ServerKeys, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    options = ("--ca", keys.ca_cert, "--token-file", tmp_path / "token")
+
+    def unknown(*_: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", unknown)
+        assert wrong("fl.invalid:8443", *options).startswith("fl.invalid:8443: no machine of this name is known")
+    monkeypatch.setattr(sources, "_TIMEOUT", 0.2)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(1)
+        port = deaf.getsockname()[1]
+        assert wrong(f"127.0.0.1:{port}", *options).startswith(f"127.0.0.1:{port}: no answer within 0.2 s")

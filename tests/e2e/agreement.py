@@ -1,0 +1,126 @@
+"""One real federation, many runs: does Flower give the weights that one process gives? A tool for tests.
+
+``python tests/e2e/agreement.py OUT.md`` asks for every registered method and writes down the answers.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+import polyclinic
+from polyclinic.engines.flower.coordinator import Coordinator, Place
+from polyclinic.engines.flower.hospital import Hospital, Line
+from polyclinic.engines.flower.plan import Plan, run_name
+from polyclinic.engines.flower.processes import free_port
+from polyclinic.engines.flower.settings import SiteSettings
+from polyclinic.federation.observer import Observer
+from polyclinic.files import load_tensors
+from polyclinic.keys import make_demo_keys
+from polyclinic.methods.registry import methods
+from polyclinic.recipe_files import load_recipe, recipe_text
+from polyclinic.runs.folder import RunFolder, versions
+
+SITES = ("north", "south")
+ROUNDS = 2
+
+
+class Agreement:
+    """A server and two hospitals with TLS and keys on 127.0.0.1, kept for as many runs as are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        from support import write_tiny_federation, write_tiny_recipe
+
+        self.folder = folder
+        federation = write_tiny_federation(folder / "federation")
+        self.recipe = write_tiny_recipe(folder / "recipe.toml", federation)
+        self.recipe.write_text(self.recipe.read_text() + "[data]\nsize = [16, 16]\n")
+        self.hospitals: list[Hospital] = []
+
+    def __enter__(self) -> Agreement:
+        with ExitStack() as stack:
+            keys = make_demo_keys(self.folder / "keys", list(SITES), ["127.0.0.1"])
+            place = Place("127.0.0.1", free_port(), keys.folder)
+            self.coordinator = stack.enter_context(Coordinator(self.folder / "server", place, Observer()))
+            self.coordinator.accept_sites(SITES)
+            policy = self.folder / "policy.toml"
+            policy.write_text('minimum_images = 1\nper_case_metrics = "named"\n')
+            for site in SITES:
+                settings = SiteSettings(
+                    site, str(self.folder / "federation"), str(self.folder / "sites" / site), str(policy)
+                )
+                own = self.folder / "keys" / "hospitals" / site
+                line = Line(place.local, own / f"{site}.key", own / "ca.crt")
+                self.hospitals.append(stack.enter_context(Hospital(settings, line, lambda _: None)))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def difference(self, method: str) -> str:
+        """What differs between the two engines after two rounds, in words; empty if nothing does."""
+        overrides = [f"training.rounds={ROUNDS}", f"training.validate_every={ROUNDS}"]
+        name = method.replace("/", "-")
+        reference = self.folder / "inprocess" / name
+        polyclinic.run(self.recipe, out=reference, method=method, overrides=overrides)
+        out = self.folder / "flower" / name
+        recipe = load_recipe(self.recipe, [*overrides, "engine.name=flower"], method=method)
+        plan = Plan(run_name(out), recipe_text(recipe), SITES, "federation")
+        self.coordinator.serve(plan, out, check=self._look_after)
+        for event in RunFolder(out).events():
+            if event["refused"]:
+                return f"round {event['round'] + 1}: {event['refused']}"
+        for file in ("server", "best"):
+            one, other = (load_tensors(f / "checkpoints/all" / f"{file}.safetensors") for f in (out, reference))
+            if one[0].keys() != other[0].keys() or one[1] != other[1]:
+                return f"{file}: other tensors or other plain data"
+            wrong = [key for key in one[0] if not torch.equal(one[0][key], other[0][key])]
+            if wrong:
+                return f"{file}: {len(wrong)} of {len(one[0])} tensors differ, first {wrong[0]}"
+        if (out / "cases.csv").read_text() != (reference / "cases.csv").read_text():
+            return "cases.csv differs"
+        return ""
+
+    def _look_after(self) -> None:
+        for hospital in self.hospitals:
+            hospital.look()
+
+
+def record(path: Path) -> bool:
+    """Ask for every registered method that exchanges something; write a table; whether all agree."""
+    asked = [name for name, method in methods().items() if not method.pooled]
+    lines, fine = [], True
+    with tempfile.TemporaryDirectory(prefix="agree-") as folder, Agreement(Path(folder)) as agreement:
+        for name in asked:
+            started = time.monotonic()
+            try:
+                said = agreement.difference(name)
+            except Exception as error:
+                said = f"{type(error).__name__}: {error}"
+            fine &= not said
+            lines.append(f"| {name} | {said or 'the same, bit for bit'} |")
+            print(f"{name}: {said or 'same'} ({time.monotonic() - started:.0f} s)", flush=True)
+    found = versions()
+    about = ", ".join(f"{key} {found[key]}" for key in ("polyclinic", "torch", "flwr", "python"))
+    pooled = ", ".join(name for name, method in methods().items() if method.pooled)
+    path.write_text(
+        "# Do the engines agree?\n\nMade by `make test-engines`: the in-process engine and a Flower federation (a server "
+        f"and two hospitals in processes of their own, TLS and keys, 127.0.0.1) after {ROUNDS} rounds on a tiny "
+        f"federation, one thread, {platform.machine()}; {about}. Compared are all tensors of the last and the best "
+        f"checkpoint and every value of `cases.csv`. Left out, because all images are in one place: {pooled}.\n\n"
+        "| method | weights |\n|---|---|\n" + "\n".join(lines) + "\n",
+        encoding="utf-8",
+    )
+    return fine
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    sys.exit(0 if record(Path(sys.argv[1])) else 1)

@@ -1,0 +1,85 @@
+"""A hospital that means harm: everything real but the worker, which spoils what it sends, in a new way every round.
+
+``python evil_site.py NAME DATA HOME SERVER KEY CA``
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from polyclinic.engines.flower.hospital import Hospital, Line
+from polyclinic.engines.flower.reception import SETTINGS_FILE
+from polyclinic.engines.flower.settings import SiteSettings
+from polyclinic.federation.messages import Message, Update
+
+TRICKS = ("nan", "shape", "garbage", "stale", "scaled")
+
+
+class EvilHospital(Hospital):
+    """Starts this file as its worker."""
+
+    def worker_command(self) -> list[str]:
+        return [sys.executable, __file__, "worker", str(self.home / SETTINGS_FILE)]
+
+
+def spoil(reply: Message) -> Message:
+    """An honest update, spoilt by the trick of its round."""
+    if not isinstance(reply, Update):
+        return reply
+    trick = TRICKS[reply.round % len(TRICKS)]
+    name = next(n for n, t in reply.weights.items() if t.is_floating_point() and t.dim() > 1)
+    if trick == "nan":
+        return replace(reply, weights={**reply.weights, name: reply.weights[name] * torch.nan})
+    if trick == "shape":
+        return replace(reply, weights={**reply.weights, name: torch.zeros(3, 2**18)})
+    if trick == "stale":
+        return replace(reply, round=reply.round - 1)
+    if trick == "scaled":
+        return replace(reply, weights={n: t * 1000 if t.is_floating_point() else t for n, t in reply.weights.items()})
+    return reply
+
+
+def work(settings_file: Path) -> None:
+    """The worker's loop, with tricks."""
+    import json
+
+    from polyclinic.engines.flower.blobs import decode, encode
+    from polyclinic.engines.flower.desk import Desk
+    from polyclinic.engines.flower.link import Address, receive, send
+    from polyclinic.engines.flower.request import Request
+    from polyclinic.federation.messages import to_tensors
+
+    settings = SiteSettings(**json.loads(settings_file.read_text()))
+    desk = Desk(settings)
+    listener = Address(Path(settings.home)).listen()
+    while True:
+        with listener.accept() as connection:
+            blobs, about = receive(connection)
+            request = Request.from_tensors(decode(blobs), about)
+            tensors, plain = to_tensors(spoil(desk.answer(request)))
+            sent = encode(tensors)
+            if request.act == "train" and TRICKS[request.broadcast.round % len(TRICKS)] == "garbage":
+                sent = {"weights": b"no tensors at all"}
+            send(connection, sent, plain)
+
+
+def main() -> None:
+    if sys.argv[1] == "worker":
+        work(Path(sys.argv[2]))
+    name, data, home, server, key, ca = sys.argv[1:]
+    settings = SiteSettings(
+        name, str(Path(data).resolve()), str(Path(home).resolve()), str(Path("open.toml").resolve())
+    )
+    with EvilHospital(settings, Line(server, Path(key), Path(ca)), lambda text: print(text, flush=True)) as hospital:
+        while True:
+            hospital.look()
+            time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()

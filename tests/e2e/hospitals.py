@@ -1,0 +1,141 @@
+"""A real federation for tests: a server and hospitals as processes of their own, with TLS and keys, on 127.0.0.1.
+
+Every hospital has a folder with nothing but its own images. Every wait is bounded, every process is ended by its id.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from polyclinic.engines.flower.processes import free_port
+from polyclinic.keys import make_demo_keys
+from support import assert_same, write_tiny_federation, write_tiny_recipe
+
+POLYCLINIC = [str(Path(sys.executable).with_name("polyclinic"))]
+POLICY = 'minimum_images = 1\nper_case_metrics = "named"\n'
+
+
+class Hospitals:
+    """``with Hospitals(folder) as federation``: keys and data for two sites; nothing runs until it is started."""
+
+    def __init__(self, folder: Path, sites: Sequence[str] = ("north", "south")) -> None:
+        self.folder, self.sites = folder, tuple(sites)
+        self.port = free_port()
+        self.whole = write_tiny_federation(folder / "whole")
+        for extra in self.sites:
+            if not (self.whole / extra).exists():
+                shutil.copytree(self.whole / "north", self.whole / extra)
+        self.keys = folder / "keys"
+        make_demo_keys(self.keys, [*self.sites, "stranger"], ["127.0.0.1"])
+        (self.keys / "server" / "sites" / "stranger.pub").unlink()
+        for site in self.sites:
+            shutil.copytree(self.whole / site, folder / site / "data" / site)
+            shutil.copy(self.whole / "federation.toml", folder / site / "data")
+            (folder / site / "policy.toml").write_text(POLICY)
+        self.recipe = write_tiny_recipe(folder / "recipe.toml", self.whole)
+        self.recipe.write_text(self.recipe.read_text() + "[data]\nsize = [16, 16]\n")
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Hospitals:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            kill_tree(process.pid)
+            process.wait(20)
+
+    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """A polyclinic command whose output goes to ``NAME.out``."""
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+        with (self.folder / f"{name}.out").open("ab") as out:
+            process = subprocess.Popen(
+                [*POLYCLINIC, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=self.folder,
+                env=environment, start_new_session=True,
+            )  # fmt: skip
+        self.processes[name] = process
+        return process
+
+    def site(self, name: str, *more: str, key: str | None = None) -> subprocess.Popen[bytes]:
+        """Start a hospital."""
+        own = self.keys / "hospitals" / (key or name)
+        return self.start(
+            name, "site", "--data", f"{name}/data", "--server", f"127.0.0.1:{self.port}", "--name", name,
+            "--key", str(own / f"{key or name}.key"), "--ca", str(own / "ca.crt"), "--home", f"{name}/home",
+            "--policy", f"{name}/policy.toml", *more,
+        )  # fmt: skip
+
+    def server(self, out: str = "run", *more: str) -> subprocess.Popen[bytes]:
+        """Start the coordinator."""
+        return self.start(
+            "server", "server", "recipe.toml", "--keys", str(self.keys / "server"), "--out", out,
+            "--host", "127.0.0.1", "--port", str(self.port), *more,
+        )  # fmt: skip
+
+    def finish(self, name: str = "server", patience: float = 400, code: int = 0) -> str:
+        """Wait for a process to end as expected; give back all that it said."""
+        try:
+            found = self.processes[name].wait(patience)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{name} did not end within {patience} s:\n{self.everything()}") from None
+        assert found == code, f"{name} ended with {found}:\n{self.everything()}"
+        return self.said(name)
+
+    def said(self, name: str) -> str:
+        return (self.folder / f"{name}.out").read_text(encoding="utf-8", errors="replace")
+
+    def everything(self) -> str:
+        texts = [f"--- {path.name}\n{path.read_text(errors='replace')}" for path in sorted(self.folder.glob("*.out"))]
+        logs = [*self.folder.glob("*/flower/superlink.log"), *self.folder.glob("*/home/flower/supernode.log")]
+        return "\n".join([*texts, *(f"--- {path}\n{path.read_text(errors='replace')[-3000:]}" for path in logs)])
+
+    def wait_for(self, what: Callable[[], bool], patience: float = 300) -> None:
+        """Wait until something is so."""
+        ends = time.monotonic() + patience
+        while not what():
+            assert time.monotonic() < ends, f"it did not happen within {patience} s:\n{self.everything()}"
+            time.sleep(0.1)
+
+    def same_as_in_process(self, out: str, *arguments: str) -> None:
+        """The same recipe in one process gives the same weights, bit for bit."""
+        import polyclinic
+        from polyclinic.files import load_tensors
+
+        method = arguments[arguments.index("--method") + 1] if "--method" in arguments else None
+        overrides = [arguments[i + 1] for i, text in enumerate(arguments) if text == "--set"]
+        reference = self.folder / "reference" / out
+        polyclinic.run(self.recipe, out=reference, method=method, overrides=overrides)
+        for file in ("server", "best"):
+            one, other = (f / "checkpoints/all" / f"{file}.safetensors" for f in (self.folder / out, reference))
+            assert_same(load_tensors(one)[0], load_tensors(other)[0])
+            assert load_tensors(one)[1] == load_tensors(other)[1]
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and all that it started, whatever sessions they made for themselves."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError, IndexError, ValueError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(entry.name))
+    found, todo = [], [pid]
+    while todo:
+        one = todo.pop()
+        found.append(one)
+        todo += parents.get(one, [])
+    return found
+
+
+def kill_tree(pid: int) -> None:
+    """kill -9 for a process and everything under it, as when the machine loses its power."""
+    for one in reversed(descendants(pid)):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(one, signal.SIGKILL)

@@ -1,0 +1,148 @@
+"""Hospitals as real processes with TLS and keys: they agree with one process, and nothing they do stops the others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from polyclinic.federation.audit import read_audit
+from polyclinic.files import load_tensors
+from polyclinic.runs.folder import RunFolder
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyclinic[flower]'")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
+
+from hospitals import POLICY, Hospitals, descendants, kill_tree  # noqa: E402
+
+HERE = Path(__file__).parent
+
+
+def held(federation: Hospitals, round_number: int) -> list[str]:
+    """Arguments of a run in which north stops at a round until the file ``go`` is there."""
+    plugin = str(HERE / "holding.py")
+    for site in federation.sites:
+        (federation.folder / site / "policy.toml").write_text(f'{POLICY}plugins = ["{plugin}"]\n')
+    folder = federation.folder / "hold"
+    folder.mkdir()
+    method = f"fedbn+holding(folder={folder},site=north,round={round_number})"
+    return ["--method", method, "--set", f'plugins=["{plugin}"]', "--set", "training.rounds=2"]
+
+
+def test_a_site_that_dies_mid_round_comes_back_and_nothing_is_lost(tmp_path: Path) -> None:
+    with Hospitals(tmp_path) as federation:
+        arguments = held(federation, 1)
+        for site in federation.sites:
+            federation.site(site)
+        federation.server("run", *arguments)
+        federation.wait_for((tmp_path / "hold" / "at-1").exists)
+        kill_tree(federation.processes["north"].pid)
+        federation.processes["north"].wait(20)
+        (tmp_path / "hold" / "go").touch()
+        federation.site("north")
+        said = federation.finish()
+        assert "north is back; sending its task again" in said
+        federation.same_as_in_process("run", *arguments)
+        assert not any(event["refused"] for event in RunFolder(tmp_path / "run").events())
+        assert len(list(read_audit(tmp_path / "north" / "home" / "audit.jsonl"))) >= 5, "the chain goes on after a kill"
+
+
+def test_a_server_that_is_killed_resumes_to_the_same_weights_and_sites_reconnect(tmp_path: Path) -> None:
+    with Hospitals(tmp_path) as federation:
+        arguments = held(federation, 1)
+        for site in federation.sites:
+            federation.site(site)
+        server = federation.server("run", *arguments)
+        federation.wait_for((tmp_path / "hold" / "at-1").exists)
+        kill_tree(server.pid)
+        server.wait(20)
+        (tmp_path / "hold" / "go").touch()
+        assert load_tensors(tmp_path / "run" / "checkpoints" / "all" / "server.safetensors")[1]["round"] == 1
+        federation.server("run", *arguments, "--resume")
+        said = federation.finish()
+        assert "resumed after round 1 of 2" in said
+        federation.same_as_in_process("run", *arguments)
+        assert [event["round"] for event in RunFolder(tmp_path / "run").events()] == [0, 1]
+
+
+def test_a_malicious_site_is_refused_by_name_round_after_round(tmp_path: Path) -> None:
+    with Hospitals(tmp_path, ("mallory", "north", "south")) as federation:
+        (tmp_path / "open.toml").write_text(POLICY)
+        own = federation.keys / "hospitals" / "mallory"
+        with (tmp_path / "mallory.out").open("wb") as out:
+            federation.processes["mallory"] = subprocess.Popen(
+                [sys.executable, str(HERE / "evil_site.py"), "mallory", "mallory/data", "mallory/home",
+                 f"127.0.0.1:{federation.port}", str(own / "mallory.key"), str(own / "ca.crt")],
+                stdout=out, stderr=out, cwd=tmp_path, start_new_session=True,
+            )  # fmt: skip
+        federation.site("north")
+        federation.site("south")
+        arguments = ["--method", "fedavg+norm_clipping", "--set", "training.rounds=5"]
+        federation.server("run", *arguments, "--set", "training.validate_every=5", "--set", "policies.buffers=keep")
+        federation.finish()
+        events = RunFolder(tmp_path / "run").events()
+        reasons = [event["refused"].get("mallory", "") for event in events]
+        for reason, expected in zip(
+            reasons,
+            ("NaN", "shape (3, 262144)", "safetensors", "it answers round 2, not round 3", ""),
+            strict=True,
+        ):
+            assert expected in reason
+            assert bool(expected) == bool(reason)
+        assert all(event["refused"].keys() <= {"mallory"} for event in events), "nobody else is blamed"
+        assert events[-1]["notes"]["norm_clipping"]["factor"]["mallory"] < 0.1, "a scaled update is cut to size"
+        weights, _ = load_tensors(tmp_path / "run" / "checkpoints" / "all" / "server.safetensors")
+        assert all(
+            bool(t.isfinite().all()) and float(t.abs().max()) < 50 for n, t in weights.items() if "weights/" in n
+        )
+
+
+def test_a_stranger_is_turned_away_a_policy_is_obeyed_and_a_late_site_is_named(tmp_path: Path) -> None:
+    with Hospitals(tmp_path, ("north", "south", "west")) as federation:
+        arguments = held(federation, 0)
+        plugins = f'plugins = ["{HERE / "holding.py"}"]\nminimum_images = 1\n'
+        (tmp_path / "south" / "policy.toml").write_text(f'{plugins}methods = ["fedavg"]\n')
+        (tmp_path / "west" / "policy.toml").write_text(plugins)
+        shutil.copytree(tmp_path / "north" / "data" / "north", tmp_path / "stranger" / "data" / "stranger")
+        shutil.copy(tmp_path / "whole" / "federation.toml", tmp_path / "stranger" / "data")
+        (tmp_path / "stranger" / "policy.toml").write_text(POLICY)
+        rules = ["engine.gather=300", "engine.deadline=25", "training.quorum=1", "training.validate_every=2"]
+        federation.server("run", *arguments, *(text for rule in rules for text in ("--set", rule)))
+        for site in federation.sites:
+            federation.site(site)
+        federation.wait_for(lambda: "connected" in federation.said("north"))
+        federation.site("stranger", "--give-up", "1")
+        federation.wait_for(lambda: bool(RunFolder(tmp_path / "run").events()))
+        (tmp_path / "hold" / "go").touch()
+        said = federation.finish()
+        assert "does not accept the key of site 'stranger'" in federation.finish("stranger", code=2)
+        reason = "the site's policy does not allow the method fedbn"
+        assert reason in said
+        assert reason in (tmp_path / "run" / "server.log").read_text()
+        assert reason in (tmp_path / "south" / "home" / "site.log").read_text()
+        events = RunFolder(tmp_path / "run").events()
+        assert all(reason in event["refused"]["south"] for event in events)
+        assert events[0]["refused"]["north"] == "failed: is late: no answer within the deadline of 25 s"
+        assert all("west" in event["samples"] for event in events)
+        # West lets no value of a single case out, north does; south is not in the table.
+        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+        assert set(summary["sites"]) == {"north", "west"}
+        assert {row.split(",")[0] for row in (tmp_path / "run" / "cases.csv").read_text().splitlines()[1:]} == {"north"}
+        assert "south" in summary["untested"]
+        left = list(read_audit(tmp_path / "west" / "home" / "audit.jsonl"))
+        assert [entry["kind"] for entry in left][:2] == ["Description", "Update"]
+        names = [path.stem for path in (tmp_path / "west" / "data" / "west" / "images").iterdir()]
+        assert not any(name in json.dumps(left) for name in names), "no image's name leaves"
+        assert not list(read_audit(tmp_path / "south" / "home" / "audit.jsonl"))[-1]["tensors"]
+        # A site that is stopped takes its worker and its connection along.
+        site = federation.processes["south"]
+        family = descendants(site.pid)
+        assert len(family) >= 3, "a worker and a SuperNode"
+        site.send_signal(signal.SIGINT)
+        assert site.wait(30) == 130
+        federation.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), 30)

@@ -1,0 +1,426 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import nan
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ConfigRecord, RecordDict
+
+from flower_support import FakeGrid, Fault, Info, Play, Reply, carried
+from polyclinic.engines.flower import engine as module
+from polyclinic.engines.flower.engine import FlowerEngine
+from polyclinic.engines.flower.nodes import Nodes
+from polyclinic.engines.flower.plan import Plan
+from polyclinic.engines.flower.request import Request
+from polyclinic.engines.flower.serve import _name_of
+from polyclinic.engines.flower.wire import to_records
+from polyclinic.errors import PolyclinicError
+from polyclinic.federation.messages import Broadcast, Description, Evaluation, Failure, Update
+from polyclinic.federation.observer import Observer
+
+SITES = ("east", "north", "south")
+WEIGHTS = {"w": torch.arange(3.0), "n": torch.tensor(2)}
+
+
+class Told(Observer):
+    def __init__(self) -> None:
+        self.statuses: list[tuple[int, str, str]] = []
+        self.messages: list[str] = []
+
+    def on_status(self, round_number: int, site: str, status: str) -> None:
+        self.statuses.append((round_number, site, status))
+
+    def on_message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def last(self, site: str) -> str:
+        return [status for _, own, status in self.statuses if own == site][-1]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_POLL", 0.01)
+    monkeypatch.setattr(module, "_LAST_POLL", 0.02)
+    monkeypatch.setattr(module, "_LOOK_AROUND", 0.03)
+
+
+def trained(site: str) -> Play:
+    """A site that gives back the weights it got, and one more."""
+
+    def play(request: Request) -> Reply:
+        weights = {name: tensor + 1 for name, tensor in request.broadcast.weights.items()}
+        return carried(Update(site, request.broadcast.round, weights, 5, 6))
+
+    return play
+
+
+def later(pulls: int, play: Play) -> Play:
+    """Silence first."""
+    left = [pulls]
+
+    def wait(request: Request) -> Reply | None:
+        left[0] -= 1
+        return play(request) if left[0] < 0 else None
+
+    return wait
+
+
+def silent(_: Request) -> None:
+    return None
+
+
+def engine_of(
+    plays: dict[str, Play], deadline: float | None = 5.0, grace: float = 0.0, limit: int = 2**20, **grid: Any
+) -> FlowerEngine:
+    played = FakeGrid(plays, **grid)
+    nodes = Nodes(played, SITES)  # type: ignore[arg-type]
+    return FlowerEngine(played, nodes, "run", "all", "seed = 1", limit, deadline, grace, Told())  # type: ignore[arg-type]
+
+
+def all_trained(**changed: Play) -> dict[str, Play]:
+    return {site: changed.get(site) or trained(site) for site in SITES}
+
+
+def train(engine: FlowerEngine) -> dict[str, Update | Failure]:
+    answers = list(engine.train(Broadcast(3, WEIGHTS), SITES))
+    assert [answer.site for answer in answers] == list(SITES)
+    return {answer.site: answer for answer in answers}
+
+
+def reason(answer: object) -> str:
+    assert isinstance(answer, Failure), answer
+    assert (answer.round, answer.details) == (3, "")
+    return answer.reason
+
+
+def grid_of(engine: FlowerEngine) -> Any:
+    return engine.grid
+
+
+def told(engine: FlowerEngine) -> Told:
+    assert isinstance(engine.observer, Told)
+    return engine.observer
+
+
+def test_every_site_gets_the_request_and_answers() -> None:
+    engine = engine_of(all_trained())
+    answers = train(engine)
+    for site in SITES:
+        answer = answers[site]
+        assert isinstance(answer, Update)
+        assert torch.equal(answer.weights["w"], WEIGHTS["w"] + 1)
+        assert (answer.weights["n"].dtype, answer.samples) == (torch.int64, 5)
+        assert [status for _, own, status in told(engine).statuses if own == site] == ["training", "done"]
+    assert [site for site, _ in grid_of(engine).pushed] == list(SITES)
+    assert {message.metadata.message_type for _, message in grid_of(engine).pushed} == {"train"}
+    assert {message.metadata.ttl for _, message in grid_of(engine).pushed} == {5.0}
+
+
+def test_answers_come_in_the_order_of_the_sites_whatever_the_order_of_replies() -> None:
+    order: list[str] = []
+
+    def noted(site: str) -> Play:
+        def play(request: Request) -> Reply:
+            order.append(site)
+            return trained(site)(request)
+
+        return play
+
+    plays = {"east": later(8, noted("east")), "north": later(4, noted("north")), "south": noted("south")}
+    answers = train(engine_of(plays))
+    assert order == ["south", "north", "east"]
+    assert all(isinstance(answer, Update) for answer in answers.values())
+
+
+def test_an_answer_that_waits_while_the_server_is_busy_is_not_late() -> None:
+    """The deadline is the site's: what has come is taken, however long the server needs for the one before."""
+    engine = engine_of(all_trained(), deadline=0.3)
+    answers = []
+    for answer in engine.train(Broadcast(3, WEIGHTS), SITES):
+        answers.append(answer)
+        time.sleep(0.4 if len(answers) == 1 else 0)
+    assert [type(answer) for answer in answers] == [Update, Update, Update]
+
+
+def test_a_silent_site_is_late_and_the_others_are_not() -> None:
+    engine = engine_of(all_trained(north=silent), deadline=0.3)
+    answers = train(engine)
+    assert reason(answers["north"]) == "is late: no answer within the deadline of 0.3 s"
+    assert isinstance(answers["east"], Update)
+    assert isinstance(answers["south"], Update)
+    assert told(engine).last("north") == "late"
+    pulls = grid_of(engine).pulls
+    time.sleep(0.1)
+    assert grid_of(engine).pulls <= pulls + 1  # nobody waits for it any more
+
+
+def test_without_a_deadline_a_slow_site_is_waited_for() -> None:
+    assert isinstance(train(engine_of(all_trained(north=later(20, trained("north"))), deadline=None))["north"], Update)
+
+
+def test_a_site_that_is_not_connected_is_a_failure_at_once() -> None:
+    plays = all_trained()
+    del plays["east"]
+    engine = engine_of(plays, deadline=None)
+    answers = train(engine)
+    assert reason(answers["east"]) == "is not connected"
+    assert told(engine).last("east") == "away"
+    assert isinstance(answers["south"], Update)
+
+
+def test_nodes_that_are_no_site_of_the_run_are_not_asked() -> None:
+    nodes = {name: Info(number, name) for number, name in enumerate((*SITES, "stranger", ""), start=1)}
+    engine = engine_of(all_trained(), nodes=nodes)
+    assert all(isinstance(answer, Update) for answer in train(engine).values())
+    assert {site for site, _ in grid_of(engine).pushed} == set(SITES)
+    assert engine.online() == SITES
+
+
+def test_a_message_that_cannot_be_sent_is_a_failure() -> None:
+    answers = train(engine_of(all_trained(), unsendable={"south"}))
+    assert "could not be sent its message" in reason(answers["south"])
+    assert isinstance(answers["east"], Update)
+
+
+def vanishing(grid: list[FakeGrid], site: str) -> Callable[[int], None]:
+    def on_pull(number: int) -> None:
+        if number > 6:
+            grid[0].nodes.pop(site, None)
+
+    return on_pull
+
+
+def test_a_site_that_goes_away_for_good_is_a_failure_after_its_grace() -> None:
+    for grace in (0.0, 0.2):
+        held: list[FakeGrid] = []
+        engine = engine_of(all_trained(north=silent), None, grace, on_pull=vanishing(held, "north"))
+        held.append(grid_of(engine))
+        answers = train(engine)
+        assert reason(answers["north"]) == "went away during the round"
+        assert isinstance(answers["south"], Update)
+        assert told(engine).last("north") == "away"
+
+
+def test_a_site_that_is_back_with_a_new_life_gets_its_task_again() -> None:
+    """Its new life knows nothing of what was sent to the one before."""
+    held: list[FakeGrid] = []
+    sent_to: list[str] = []
+
+    def north(request: Request) -> Reply | None:
+        life = held[0].nodes["north"].last_activated_at
+        sent_to.append(life)
+        return trained("north")(request) if life == "second" else None
+
+    def on_pull(number: int) -> None:
+        if number == 8:
+            held[0].nodes["north"] = Info(2, "north", "second")
+
+    engine = engine_of(all_trained(north=north), None, on_pull=on_pull)
+    held.append(grid_of(engine))
+    answers = train(engine)
+    assert isinstance(answers["north"], Update)
+    assert [site for site, _ in held[0].pushed] == [*SITES, "north"]
+    assert any("north is back" in text for text in told(engine).messages)
+    assert told(engine).last("north") == "done"
+
+
+def test_a_site_that_is_away_for_a_moment_is_waited_for() -> None:
+    held: list[FakeGrid] = []
+
+    def on_pull(number: int) -> None:
+        if number == 6:
+            held[0].nodes.pop("north", None)
+        if number == 12:
+            held[0].nodes["north"] = Info(9, "north", "second")
+
+    def north(request: Request) -> Reply | None:
+        return trained("north")(request) if held[0].nodes["north"].node_id == 9 else None
+
+    # The two others answer only after that, so that there is somebody to pull for.
+    plays = {"east": later(15, trained("east")), "north": north, "south": later(15, trained("south"))}
+    engine = engine_of(plays, None, 5.0, on_pull=on_pull)
+    held.append(grid_of(engine))
+    assert all(isinstance(answer, Update) for answer in train(engine).values())
+
+
+def test_an_answer_of_the_life_before_is_not_taken_twice() -> None:
+    engine = engine_of(all_trained())
+    exchange = module._Exchange(engine, engine._request("train", Broadcast(3, WEIGHTS)), SITES)
+    exchange.replies.put(("east", "an older message", carried(Update("east", 3, {}, 99, 1))))  # type: ignore[arg-type]
+    answer = exchange.answer_of("east")
+    assert isinstance(answer, Update)
+    assert answer.samples == 5
+
+
+def flower_error(_: Request) -> Reply:
+    return Reply(error=Fault(0, "Traceback:\n  File 'x'\nValueError: \x1b[31mred\x1b[0m"))
+
+
+def with_(message: Any) -> Play:
+    return lambda request: carried(message)
+
+
+ROW = {"site": "north", "case": "1", "image": "1", "class": "disc", "metric": "dice", "value": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("play", "words"),
+    [
+        (flower_error, "its app failed: Traceback: File 'x' ValueError: [31mred [0m"),
+        (lambda _: Reply(error=Fault(7)), "its app failed: 7"),
+        (lambda _: Reply(RecordDict({})), "cannot be read: it holds no plain data"),
+        (lambda _: Reply(RecordDict({"about": ConfigRecord({"json": "[" * 10**5})})), "cannot be read"),
+        (lambda _: Reply(to_records({}, {"kind": "Evil"})), "cannot be read: A message of kind 'Evil'"),
+        (lambda _: Reply(to_records({"weights": b"garbage"}, {"kind": "Update"})), "not in the safetensors format"),
+        (lambda _: Reply(to_records({"weights": b"x" * 2**21}, {})), "bytes of tensors, at most 1048576"),
+        (with_(Update("south", 3, {}, 1, 1)), "answered as 'south'"),
+        (with_(Broadcast(3, {})), "answered as 'the server'"),
+        (with_(Evaluation("north", 3, 1, 0.5)), "sent a Evaluation as its answer"),
+        (with_(Description("north", 3, {})), "sent a Description as its answer"),
+        (with_(Failure("north", -1, "refused: the policy", "a\ntraceback")), "refused: the policy"),
+        (with_(Failure("south", 3, "not mine")), "answered as 'south'"),
+    ],
+)
+def test_a_bad_answer_is_a_failure_of_its_sender_alone(play: Play, words: str) -> None:
+    engine = engine_of(all_trained(north=play))
+    answers = train(engine)
+    assert words in reason(answers["north"])
+    assert isinstance(answers["east"], Update)
+    assert isinstance(answers["south"], Update)
+    assert told(engine).last("north") == ("refused" if "refused" in words else "failed")
+
+
+def test_a_header_that_promises_impossible_sizes_is_a_failure_of_its_sender() -> None:
+    import json
+    import struct
+
+    header = json.dumps({"a": {"dtype": "F32", "shape": [0, 2**40, 2**40], "data_offsets": [0, 0]}}).encode()
+    blob = struct.pack("<Q", len(header)) + header
+    about = {"kind": "Update", "site": "north", "round": 3, "samples": 1, "steps": 1}
+    answers = train(engine_of(all_trained(north=lambda _: Reply(to_records({"weights": blob}, about)))))
+    assert "not in the safetensors format" in reason(answers["north"])
+
+
+def test_what_a_site_says_is_one_short_line() -> None:
+    text = "refused: \x1b[2J\n" + "x" * 10**6
+    answers = train(engine_of(all_trained(north=with_(Failure("north", 3, text, "y" * 10**6)))))
+    assert len(reason(answers["north"])) == 500
+    assert reason(answers["north"]).isprintable()
+
+
+def test_an_error_of_the_grid_is_a_failure_and_not_an_endless_wait() -> None:
+    def broken(_: Request) -> Reply:
+        raise ConnectionError("the SuperLink hangs up")
+
+    answers = train(engine_of(all_trained(north=broken), deadline=None))
+    assert "could not be fetched (ConnectionError: the SuperLink hangs up)" in reason(answers["north"])
+    assert isinstance(answers["south"], Update)
+
+
+def evaluate(engine: FlowerEngine) -> dict[str, Evaluation | Failure]:
+    answers = list(engine.evaluate(Broadcast(3, WEIGHTS), SITES, "test", detailed=True))
+    return {answer.site: answer for answer in answers}
+
+
+def scored(site: str) -> Play:
+    def play(request: Request) -> Reply:
+        assert (request.act, request.split, request.detailed) == ("evaluate", "test", True)
+        note = "scores of 2 images are held back\x1b" if site == "south" else ""
+        return carried(Evaluation(site, 3, 1, 0.5, [{**ROW, "site": site}], note=note))
+
+    return play
+
+
+def test_scores_come_back_and_notes_are_told() -> None:
+    engine = engine_of({site: scored(site) for site in SITES})
+    answers = evaluate(engine)
+    assert answers["north"] == Evaluation("north", 3, 1, 0.5, [ROW])
+    assert told(engine).messages == ["south: scores of 2 images are held back"]
+
+
+@pytest.mark.parametrize(
+    ("scores", "words"),
+    [
+        (Evaluation("north", 3, 1, 0.5, [{**ROW, "site": "south"}]), "it has a row of site 'south'"),
+        (Evaluation("north", 3, 1, 0.5, [{"value": 0.5}]), "a row must have site, case, image"),
+        (Evaluation("north", 3, 1, 0.5, [{**ROW, "value": "high"}]), "texts and a number"),
+        (Evaluation("north", 3, 1, 0.5, [{**ROW, "case": 1.0}]), "texts and a number"),
+        (Evaluation("north", 3, 1, 0.5, [{**ROW, "model": "x"}]), "a row must have"),
+        (Evaluation("north", 3, 1, 0.5, stats={"dice": {"mean": 0.5}}), "statistics of 'dice' must have count, mean"),
+        (Evaluation("north", 3, 1, float("inf")), "a mean Dice of inf"),
+        (Evaluation("north", 3, 1, -0.5), "a mean Dice of -0.5"),
+        (Evaluation("north", 3, 1, 1.5), "a mean Dice of 1.5"),
+        (Evaluation("north", 3, -1, 0.5), "it counts -1 images"),
+    ],
+)
+def test_scores_that_would_spoil_a_table_are_refused(scores: Evaluation, words: str) -> None:
+    answers = evaluate(engine_of({**{site: scored(site) for site in SITES}, "north": with_(scores)}))
+    assert reason(answers["north"]).startswith("sent scores that cannot be used: ")
+    assert words in reason(answers["north"])
+
+
+NOTHING = {"mean": nan, "sd": nan, "count": 0.0}
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        Evaluation("north", 3, 0, nan),
+        Evaluation("north", 3, 2, nan, [{**ROW, "value": nan}]),
+        Evaluation("north", 3, 5, 1.0, stats={"dice": NOTHING}),
+    ],
+)
+def test_scores_of_nothing_are_taken(scores: Evaluation) -> None:
+    answers = evaluate(engine_of({**{site: scored(site) for site in SITES}, "north": with_(scores)}))
+    assert repr(answers["north"]) == repr(scores)
+
+
+def test_sites_describe_themselves_before_any_weight_leaves() -> None:
+    def described(site: str) -> Play:
+        def play(request: Request) -> Reply:
+            assert (request.act, request.broadcast.weights, request.broadcast.round) == ("describe", {}, -1)
+            return carried(Description(site, -1, {"channels": 1}, refusal="no\nway" if site == "south" else ""))
+
+        return play
+
+    engine = engine_of({site: described(site) for site in SITES})
+    answers = list(engine.describe(SITES))
+    assert [answer.refusal for answer in answers if isinstance(answer, Description)] == ["", "", "no way"]
+    assert {message.metadata.message_type for _, message in grid_of(engine).pushed} == {"query"}
+
+
+def test_personal_weights_do_not_travel() -> None:
+    with pytest.raises(PolyclinicError, match="would carry its personal weights out of it"):
+        engine_of(all_trained()).model(Broadcast(0, {}), "north")
+
+
+class Asking(FakeGrid):
+    """Nodes without names."""
+
+    def send_and_receive(self, messages: Any, timeout: float) -> list[Reply]:
+        (message,) = messages
+        reply = self.plays[f"node-{message.metadata.dst_node_id}"](None)  # type: ignore[arg-type]
+        return [reply] if reply is not None else []
+
+
+def test_nodes_without_keys_are_asked_for_their_name_and_may_say_anything() -> None:
+    plays: dict[str, Play] = {
+        "node-1": with_(Description("north", -1, {})),
+        "node-2": with_(Failure("south", -1, "no")),
+        "node-3": lambda _: Reply(RecordDict({})),
+        "node-4": lambda _: Reply(error=Fault(1)),
+        "node-5": lambda _: None,
+        "node-6": lambda _: Reply(to_records({}, {"site": ["north"]})),
+        "node-7": with_(Description("stranger", -1, {})),
+    }
+    grid = Asking(plays, nodes={name: Info(number, "") for number, name in enumerate(plays, start=1)})
+    plan = Plan("run", "seed = 1", SITES, "tiny", named=False)
+    nodes = Nodes(grid, SITES, lambda number: _name_of(grid, number, plan))  # type: ignore[arg-type]
+    nodes.refresh()
+    assert nodes.online == ("north", "south")
+    node = nodes.of("north")
+    assert node is not None
+    assert node.number == 1

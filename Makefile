@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test format benchmark clean
+.PHONY: demo test test-engines format benchmark clean
 
 demo: $(STAMP)
 	$(BIN)/polyclinic compare demo-nuclei --methods fedavg,fedbn --seeds 1 --out runs/demo
@@ -14,6 +14,10 @@ test: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2
+
+# Every registered method, in one process and over Flower: the same weights? About half an hour.
+test-engines: $(STAMP)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/e2e/agreement.py benchmarks/engines_agree.md
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

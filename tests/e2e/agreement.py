@@ -111,7 +111,8 @@ def record(path: Path) -> bool:
     about = ", ".join(f"{key} {found[key]}" for key in ("polyclinic", "torch", "flwr", "python"))
     pooled = ", ".join(name for name, method in methods().items() if method.pooled)
     path.write_text(
-        "# Do the engines agree?\n\nMade by `make test-engines`: the in-process engine and a Flower federation (a server "
+        "# Do the engines agree?\n\n"
+        "Made by `make test-engines`: the in-process engine and a Flower federation (a server "
         f"and two hospitals in processes of their own, TLS and keys, 127.0.0.1) after {ROUNDS} rounds on a tiny "
         f"federation, one thread, {platform.machine()}; {about}. Compared are all tensors of the last and the best "
         f"checkpoint and every value of `cases.csv`. Left out, because all images are in one place: {pooled}.\n\n"

@@ -208,12 +208,28 @@ def test_a_site_without_a_worker_gets_a_sentence(tmp_path: Path, monkeypatch: py
         deliver({}, {}, context)
 
 
-def test_a_worker_that_ends_at_work_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("hears", "ends"), [(True, 2), (False, 2), (True, 1)])
+def test_a_worker_that_ends_at_work_is_called_again_and_then_gets_a_sentence(
+    hears: bool, ends: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(HOME, str(tmp_path))
+    monkeypatch.setattr(reception, "time", SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic))
     context: Any = SimpleNamespace(node_config={}, run_config={})
+
+    def end(listener: Listener) -> None:
+        for _ in range(ends):
+            with listener.accept() as connection:
+                if hears:
+                    connection.recv_bytes()
+        with listener.accept() as connection:
+            send(connection, *receive(connection))
+
     with Address(tmp_path).listen() as listener:
-        Thread(target=lambda: listener.accept().close(), daemon=True).start()
-        with pytest.raises(PolyclinicError, match="worker ended while it was at work"):
+        Thread(target=end, args=(listener,), daemon=True).start()
+        if ends == 1:
+            assert deliver({"weights": b"x"}, {"a": 1}, context) == ({"weights": b"x"}, {"a": 1})
+            return
+        with pytest.raises(PolyclinicError, match="worker ended 2 times while it was at work"):
             deliver({}, {}, context)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from polyclinic.recipe import Recipe
 from polyclinic.recipe_files import recipe_text
 from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.remote import refuse_impossible
+
+_LINGER = 3.0  # seconds in which those who watch from elsewhere see that the run is finished
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ def coordinate(
             coordinator.accept_sites(sites)
         observer.on_message(f"listening on {settings.host}:{settings.port} for {', '.join(sites)}")
         coordinator.serve(plan, out)
+        time.sleep(_LINGER)
     summary = folder.summary()
     assert summary is not None
     return summary

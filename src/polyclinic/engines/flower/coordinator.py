@@ -61,6 +61,9 @@ class Coordinator:
 
     def __enter__(self) -> Coordinator:
         self.home.mkdir(parents=True, exist_ok=True)
+        self.files.outcome.unlink(
+            missing_ok=True
+        )  # of an earlier start, which whoever watches would take for this one's
         self._stack = ExitStack()
         log = self._stack.enter_context((self.files.folder / "superlink.log").open("ab"))
         command = [sys.executable, "-m", "polyclinic.engines.flower.superlink", *self._options()]

@@ -111,8 +111,7 @@ class FlowerEngine:
             answer = exchange.answer_of(site)
             if not isinstance(answer, Failure) and not isinstance(answer, kind):
                 answer = Failure(site, request.broadcast.round, f"sent a {type(answer).__name__} as its answer")
-            if isinstance(answer, Failure):
-                self.observer.on_status(request.broadcast.round, site, _status(answer.reason))
+                self.observer.on_status(request.broadcast.round, site, "failed")
             yield answer
 
 
@@ -160,7 +159,7 @@ class _Exchange:
         )  # fmt: skip
         identifiers = list(engine.grid.push_messages([message]))
         if not identifiers or not identifiers[0]:
-            self._fail(site, "could not be sent its message (see the server's log)")
+            self._fail(site, "failed", "could not be sent its message (see the server's log)")
             return
         self.lost.discard(site)
         self.sent[site] = _Sent(node, identifiers[0])
@@ -185,8 +184,11 @@ class _Exchange:
         if not isinstance(reply, Exception) and reply.has_error() and reply.error.code in _LOST:
             self._miss(site)
             return
-        self.answers[site] = self._read(site, reply)
-        self.engine.observer.on_status(self.number, site, "done")
+        answer = self.answers[site] = self._read(site, reply)
+        status = "done"
+        if isinstance(answer, Failure):
+            status = "refused" if answer.reason.startswith("refused:") else "failed"
+        self.engine.observer.on_status(self.number, site, status)
 
     def _miss(self, site: str) -> None:
         """A site is away: if it was there a moment ago it gets some time to come back, else the round goes on."""
@@ -194,7 +196,7 @@ class _Exchange:
             self.lost.add(site)
             self.engine.observer.on_status(self.number, site, "away")
         else:
-            self._fail(site, "went away during the round" if site in self.sent else "is not connected")
+            self._fail(site, "away", "went away during the round" if site in self.sent else "is not connected")
 
     def _read(self, site: str, reply: FlowerMessage | Exception) -> Message:
         """The answer in a reply; what is not one becomes a failure of its sender."""
@@ -225,7 +227,7 @@ class _Exchange:
         waiting = [site for site in {*self.sent, *self.lost} if site not in self.answers]
         if engine.deadline is not None and now - self.started > engine.deadline:
             for site in waiting:
-                self._fail(site, f"is late: no answer within the deadline of {engine.deadline:g} s")
+                self._fail(site, "late", f"is late: no answer within the deadline of {engine.deadline:g} s")
             return
         if now - self.looked < _LOOK_AROUND:
             return
@@ -239,8 +241,9 @@ class _Exchange:
                 engine.observer.on_message(f"{site} is back; sending its task again")
                 self._send(site)
 
-    def _fail(self, site: str, reason: str) -> None:
+    def _fail(self, site: str, status: str, reason: str) -> None:
         self.answers[site] = self._failure(site, reason)
+        self.engine.observer.on_status(self.number, site, status)
 
     def _failure(self, site: str, reason: str) -> Failure:
         return Failure(site, self.number, _line(reason))
@@ -250,9 +253,3 @@ def _line(text: str) -> str:
     """What a site says, as one line that a terminal and a record can take: it may have written anything."""
     plain = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * _LETTERS])
     return " ".join(plain.split())[:_LETTERS]
-
-
-def _status(reason: str) -> str:
-    if "refused" in reason:
-        return "refused"
-    return "late" if "late" in reason else "away" if "not connected" in reason or "went away" in reason else "failed"

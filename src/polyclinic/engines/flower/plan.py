@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from polyclinic.engines.flower.reception import site_names
 from polyclinic.errors import PolyclinicError
 from polyclinic.files import read_json, write_json, write_text
 
@@ -44,17 +44,11 @@ class Plan:
 
         overrides = [text for text in str(config.get("set", "")).split(";") if text.strip()]
         recipe = load_recipe(str(config["recipe"]), overrides, method=str(config.get("method") or "") or None)
-        sites = config.get("sites") or ""
-        try:
-            names = json.loads(str(sites)) if str(sites).startswith("[") else [s for s in str(sites).split(",") if s]
-        except ValueError:
-            raise PolyclinicError(f"sites = '{sites}': expected names such as 'north,south'.") from None
+        names = site_names(config.get("sites"))
         if not names:
             raise PolyclinicError("sites: name the sites that take part, such as --run-config 'sites=\"north,south\"'.")
         resume = bool(config.get("resume"))
-        return cls(
-            run_name(folder), recipe_text(recipe), tuple(sorted(names)), Path(recipe.federation).name, False, resume
-        )
+        return cls(run_name(folder), recipe_text(recipe), tuple(names), Path(recipe.federation).name, False, resume)
 
 
 class PlanFiles:

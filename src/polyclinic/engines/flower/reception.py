@@ -98,14 +98,29 @@ def _connection(home: Path) -> Connection:
 
 def _in_this_process(blobs: Blobs, about: dict[str, Any], context: Context) -> tuple[Blobs, dict[str, Any]]:
     """Flower's simulation: its actors stay alive, so that the site itself can live in one."""
-    sites = json.loads(str(context.run_config["sites"]))
-    name = sites[int(context.node_config["partition-id"])]
     config = {key: str(value) for key, value in context.run_config.items()}
-    home = str(Path(config["homes"]) / name)
-    answer: tuple[Blobs, dict[str, Any]] = _desk(
-        name, config["data"], home, config.get("device"), config.get("encoder")
-    ).serve(blobs, about)
+    sites, number = site_names(config.get("sites")), int(context.node_config["partition-id"])
+    if not config.get("data") or number >= len(sites):
+        raise PolyclinicError(
+            f"a simulation needs the federation's folder (data) and a name for each of its nodes (sites); got "
+            f"{len(sites)} names for node {number + 1}"
+        )
+    homes = Path(config.get("homes") or Path(config.get("out", "")) / "sites").resolve()
+    home, device, encoder = str(homes / sites[number]), config.get("device"), config.get("encoder")
+    answer: tuple[Blobs, dict[str, Any]] = _desk(sites[number], config["data"], home, device, encoder).serve(
+        blobs, about
+    )
     return answer
+
+
+def site_names(given: Any) -> list[str]:
+    """Names such as ``north,south``, or as a JSON list, from a run's configuration, in order."""
+    text = str(given or "")
+    try:
+        names = json.loads(text) if text.startswith("[") else text.split(",")
+    except ValueError:
+        raise PolyclinicError(f"sites = '{text}': expected names such as 'north,south'.") from None
+    return sorted(name.strip() for name in names if str(name).strip())
 
 
 @cache

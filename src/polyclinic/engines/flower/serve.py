@@ -59,10 +59,10 @@ def serve(grid: Grid, config: Mapping[str, Any]) -> None:
 def _serve(grid: Grid, plan: Plan, folder: RunFolder, files: PlanFiles) -> dict[str, Any]:
     recipe = make_recipe(parse_recipe(plan.recipe, "the run's recipe"), "the run's recipe")
     refuse_impossible(recipe)
-    observer: Observer = Observers([
-        Recorder(folder), Live(folder, recipe.method, plan.federation, recipe.engine.name), Log(files.log),
-        Relay(files.relay), *trackers_for(recipe, folder),
-    ])  # fmt: skip
+    live = Live(folder, recipe.method, plan.federation, recipe.engine.name)
+    observer: Observer = Observers(
+        [Recorder(folder), live, Log(files.log), Relay(files.relay), *trackers_for(recipe, folder)]
+    )
     ask = None if plan.named else lambda number: _name_of(grid, number, plan)
     nodes = Nodes(grid, plan.sites, ask)
 
@@ -72,8 +72,9 @@ def _serve(grid: Grid, plan: Plan, folder: RunFolder, files: PlanFiles) -> dict[
             grid, nodes, plan.run, part, text, limit, shipped.engine.deadline, shipped.engine.grace, observer
         )
 
-    summary = RemoteExecution(recipe, plan.sites, plan.federation, folder, engine_for, observer, plan.resume).run()
-    observer.on_result(summary)
+    with live:
+        summary = RemoteExecution(recipe, plan.sites, plan.federation, folder, engine_for, observer, plan.resume).run()
+        observer.on_result(summary)
     return summary
 
 

@@ -308,7 +308,9 @@ class EngineSettings(Section):
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
     deadline: Positive | None = Field(
-        None, description="flower: seconds that a site has for its part of a round; by default what it needs"
+        None,
+        description="flower: seconds that a site has for its part of a round; by default ten times what half of the "
+        "sites took, and ten minutes at least",
     )
     gather: float = Field(
         60.0, ge=0, description="flower: seconds to wait for all sites before starting with those that are there"

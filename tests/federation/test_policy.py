@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyclinic.components.base import Shared
+from polyclinic.components.base import Context, Shared
 from polyclinic.errors import PolyclinicError
 from polyclinic.evaluation.aggregate import summarise
 from polyclinic.federation.messages import Evaluation, to_tensors
@@ -22,8 +22,11 @@ from polyclinic.federation.policy import (
     refusal_of_counts,
     refusal_of_method,
     refusal_of_plugins,
+    refusal_of_privacy,
     statistics,
 )
+from polyclinic.methods.expression import parse_method
+from support import tiny_task
 
 DECLARED = {"cdpa": (Shared("prototypes", (3, 8), "class means"), Shared("counts", (3,), "numbers"))}
 
@@ -114,7 +117,7 @@ def test_a_policy_that_cannot_be_read_is_no_permission(tmp_path: Path) -> None:
     ],
 )
 def test_methods_are_named_literally_or_by_patterns(pattern: str, method: str, allowed: bool) -> None:
-    reason = refusal_of_method(Policy(methods=("none", pattern)), method, [], {})
+    reason = refusal_of_method(Policy(methods=("none", pattern)), method, {})
     assert (reason is None) == allowed
     if reason is not None:
         assert f"does not allow the method {method}" in reason
@@ -126,15 +129,32 @@ def test_methods_are_named_literally_or_by_patterns(pattern: str, method: str, a
      (("other/*",), "cdpa/prototypes"), ((), "cdpa/prototypes"), (("cdpa",), "cdpa/prototypes")],
 )  # fmt: skip
 def test_shared_tensors_leave_only_if_a_pattern_names_them(patterns: tuple[str, ...], refused: str | None) -> None:
-    reason = refusal_of_method(Policy(shared=patterns), "fedbcs", ["cdpa"], DECLARED)
+    reason = refusal_of_method(Policy(shared=patterns), "fedbcs", DECLARED)
     assert (reason is None) == (refused is None)
     assert refused is None or f"does not let {refused} leave" in str(reason)
 
 
 def test_privacy_can_be_asked_for() -> None:
     policy = Policy(require_privacy=True)
-    assert "require_privacy" in str(refusal_of_method(policy, "fedavg", ["fedavg"], {}))
-    assert refusal_of_method(policy, "fedavg+privacy", ["fedavg", "privacy"], {}) is None
+    for method, fine in {
+        "fedavg": False,
+        "fedavg+privacy": True,
+        "fedavg+privacy(noise=0)": False,
+        "fedavg+privacy(seeded=true)": False,
+        "fedavg+privacy(uncovered=allow)": False,
+    }.items():
+        components = parse_method(method).build(Context(tiny_task()))
+        assert (refusal_of_privacy(policy, components, 1) is None) == fine, method
+        assert refusal_of_privacy(Policy(), components, 1) is None
+
+
+def test_an_epsilon_is_measured_with_the_sites_own_delta() -> None:
+    """Noise 1 spends about 4.9 in a release at delta 1e-5, whatever delta the server names."""
+    components = parse_method("fedavg+privacy(noise=1,delta=0.5)").build(Context(tiny_task()))
+    assert refusal_of_privacy(Policy(max_epsilon=5), components, 1) is None
+    assert "max_epsilon" in str(refusal_of_privacy(Policy(max_epsilon=4), components, 1))
+    assert "2 updates would spend" in str(refusal_of_privacy(Policy(max_epsilon=5), components, 2))
+    assert "does not have" in str(refusal_of_privacy(Policy(max_epsilon=5), [], 1))
 
 
 def test_only_plugins_that_the_site_names_are_loaded() -> None:

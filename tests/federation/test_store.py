@@ -83,12 +83,21 @@ def test_a_checkpoint_comes_back_and_a_damaged_one_gets_a_sentence(tmp_path: Pat
     assert checkpoint.load() is None
     shared_storage = torch.arange(3.0)
     saved = ServerState(
-        2, {"w.x": shared_storage}, {"cse": {"pool": torch.ones(2)}}, {"gaa": {"a": torch.ones(1)}}, 1, 0.5, 1, False
+        2,
+        {"w.x": shared_storage},
+        {"cse": {"pool": torch.ones(2)}},
+        {"gaa": {"a": torch.ones(1)}},
+        1,
+        0.5,
+        {"north": 0.5},
+        1,
+        False,
     )
     checkpoint.save(saved, True, {"n.x": shared_storage})
     back = checkpoint.load()
     assert back is not None
     assert (back.round, back.best_round, back.best_dice, back.stale) == (2, 1, 0.5, 1)
+    assert back.best_scores == {"north": 0.5}
     assert back.weights["w.x"].tolist() == [0, 1, 2]
     assert back.shared["cse"]["pool"].tolist() == [1, 1]
     assert back.components["gaa"]["a"].tolist() == [1]

@@ -21,10 +21,11 @@ from polyclinic.recipe import Positive, Section
 from polyclinic.wording import first_finding
 
 if TYPE_CHECKING:
-    from polyclinic.components.base import Shared
+    from polyclinic.components.base import Component, Shared
     from polyclinic.federation.messages import Evaluation
 
 Patterns = tuple[str, ...]
+DELTA = 1e-5  # the site's own: a delta that the server chose could make any epsilon small
 
 
 class Policy(Section):
@@ -46,7 +47,10 @@ class Policy(Section):
     )
     max_mb_per_round: Positive | None = Field(None, description="most megabytes (2^20 bytes) that leave in a round")
     require_privacy: Annotated[bool, Field(strict=True)] = Field(
-        False, description="refuse methods without the component privacy"
+        False, description="refuse methods without the component privacy, or with one that covers less than it says"
+    )
+    max_epsilon: Positive | None = Field(
+        None, description="most epsilon, at delta 1e-5, that one run may spend here; asks for privacy too"
     )
 
 
@@ -69,14 +73,10 @@ def load_policy(path: Path | None) -> Policy:
         raise PolyclinicError(f"{path}: {found.about(str(found.place[0]))}; {found.words}.") from error
 
 
-def refusal_of_method(
-    policy: Policy, method: str, components: Iterable[str], declared: Mapping[str, tuple[Shared, ...]]
-) -> str | None:
+def refusal_of_method(policy: Policy, method: str, declared: Mapping[str, tuple[Shared, ...]]) -> str | None:
     """Why a method may not run here, in words for both ends, or ``None``."""
     if not _allowed(method, ("".join(pattern.split()) for pattern in policy.methods)):
         return f"the site's policy does not allow the method {method} (methods = {list(policy.methods)})"
-    if policy.require_privacy and "privacy" not in components:
-        return f"the site's policy asks for the component privacy, which {method} does not have (require_privacy)"
     for component, tensors in declared.items():
         for one in tensors:
             if not _allowed(f"{component}/{one.name}", policy.shared):
@@ -84,6 +84,30 @@ def refusal_of_method(
                     f"the site's policy does not let {component}/{one.name} leave ({one.what}) "
                     f"(shared = {list(policy.shared)})"
                 )
+    return None
+
+
+def refusal_of_privacy(policy: Policy, components: Iterable[Component], releases: int) -> str | None:
+    """Why a method protects this site too little, or ``None``; ``releases`` counts its updates with this one."""
+    if not policy.require_privacy and policy.max_epsilon is None:
+        return None
+    from polyclinic.components.aggregation.privacy import Privacy
+    from polyclinic.privacy.accounting import epsilon_after
+
+    found = [one for one in components if isinstance(one, Privacy)]
+    if not found:
+        return "the site's policy asks for the component privacy, which this method does not have"
+    settings, noise = found[0].settings, found[0].noise
+    if settings.seeded or settings.uncovered != "refuse" or not noise:
+        return (
+            "the site's policy asks for privacy that is neither seeded, nor without noise, nor leaves things uncovered"
+        )
+    spent = epsilon_after(releases, noise, DELTA)
+    if policy.max_epsilon is not None and spent > policy.max_epsilon:
+        return (
+            f"{releases} updates would spend an epsilon of {spent:.3g} at delta {DELTA:g}, the site's policy allows "
+            f"{policy.max_epsilon:g} (max_epsilon)"
+        )
     return None
 
 

@@ -197,7 +197,8 @@ def test_a_restart_gives_a_new_secret_and_the_old_one_opens_nothing(tmp_path: Pa
     assert len(errors) == 1
     assert call(tmp_path, second)[1] == {"round": 1, "heard": True}
     second.close()
-    first._listener._socket.close()  # type: ignore[attr-defined]
+    first._listener._unlink.cancel()  # type: ignore[attr-defined]
+    first.close()
 
 
 def test_a_site_without_a_worker_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

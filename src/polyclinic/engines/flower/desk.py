@@ -41,6 +41,7 @@ from polyclinic.federation.policy import (
     refusal_of_counts,
     refusal_of_method,
     refusal_of_plugins,
+    refusal_of_privacy,
 )
 from polyclinic.federation.site import Site
 from polyclinic.federation.store import SiteStore
@@ -127,6 +128,7 @@ class Desk:
             return limited(policy, site.evaluate(opened.bench, request.broadcast, request.split, request.detailed))
         require_training_data(data, opened.bench)
         _refuse(self._too_few(opened, data, policy))
+        _refuse(refusal_of_privacy(policy, opened.bench.components, _releases(site.store) + 1))
         update = site.train(opened.bench, request.broadcast)
         _refuse(refusal_of_bytes(policy, update.bytes))
         return update
@@ -238,10 +240,10 @@ class Desk:
 
 def _refusal(bench: Bench, policy: Policy) -> str | None:
     """Why a method may not run here, as far as that is known before it does."""
-    names = [component.name for component in bench.components]
     return (
         refusal_of_plugins(policy, bench.recipe.plugins)
-        or refusal_of_method(policy, bench.method.name, names, bench.declared())
+        or refusal_of_method(policy, bench.method.name, bench.declared())
+        or refusal_of_privacy(policy, bench.components, bench.recipe.training.rounds)
         or refusal_of_bytes(policy, tensor_bytes(bench.initial_exchanged))
     )
 
@@ -251,6 +253,11 @@ def _require_model(bench: Bench, broadcast: Broadcast) -> None:
     missing = sorted(bench.exchanged - broadcast.weights.keys())
     if missing:
         raise PolyclinicError(f"the server's weights are not those of this model: '{missing[0]}' is missing")
+
+
+def _releases(store: SiteStore) -> int:
+    """Updates with noise that this run has had of the site, as its ledger counts them."""
+    return len(store.ledgers().get("privacy", {}).get("releases", ()))
 
 
 def _refuse(reason: str | None) -> None:

@@ -38,6 +38,8 @@ _Answer = TypeVar("_Answer", bound=Message)
 _FIRST_POLL, _LAST_POLL = 0.1, 1.0  # seconds between two looks for an answer: often at first, seldom in a long round
 _LOOK_AROUND = 2.0  # seconds between looks at who is there
 _LONG = 7 * 24 * 3600.0
+_ASKED = 300.0  # seconds for a question that takes no training
+_SHORTEST, _TIMES = 600.0, 10.0  # without a deadline: ten times as long as half of the sites took, ten minutes at least
 _LETTERS = 500  # of a sentence that a site sends
 _LOST = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 _TYPES = {"describe": "query", "train": "train", "evaluate": "evaluate"}
@@ -56,7 +58,8 @@ class _Sent:
 class FlowerEngine:
     """Carries messages over a Flower grid.
 
-    ``deadline`` is the time that a site has for an answer, ``grace`` the time that it may be away, in seconds.
+    ``deadline`` is the time that a site has for an answer, ``grace`` the time that it may be away, in seconds. Without
+    a deadline a silent site is waited for ten times as long as half of the sites took, and ten minutes at least.
     """
 
     grid: Grid
@@ -91,8 +94,9 @@ class FlowerEngine:
         return self.nodes.online
 
     def describe(self, sites: Sequence[str]) -> Iterator[Description | Failure]:
-        """Ask sites what they are, before any weight leaves the server."""
-        yield from self._ask(self._request("describe", Broadcast(-1, {})), sites, Description)
+        """Ask sites what they are, before any weight leaves the server; that takes no training, so not for ever."""
+        quick = replace(self, deadline=min(self.deadline or _ASKED, _ASKED))
+        yield from quick._ask(self._request("describe", Broadcast(-1, {})), sites, Description)
 
     def model(self, broadcast: Broadcast, site: str) -> Tensors:  # noqa: ARG002
         """Personal weights do not leave a site."""
@@ -129,6 +133,8 @@ class _Exchange:
         self.answers: dict[str, Message] = {}
         self.sent: dict[str, _Sent] = {}
         self.lost: set[str] = set()
+        self.asked = tuple(sites)
+        self.half: float | None = None
         self.replies: Queue[tuple[str, str, FlowerMessage | Exception]] = Queue()
         self.started = self.looked = time.monotonic()
         engine.nodes.refresh()
@@ -225,9 +231,10 @@ class _Exchange:
         """Who is late, gone, or back with a new life that knows nothing of its task?"""
         now, engine = time.monotonic(), self.engine
         waiting = [site for site in {*self.sent, *self.lost} if site not in self.answers]
-        if engine.deadline is not None and now - self.started > engine.deadline:
+        deadline = engine.deadline or self._patience(now)
+        if deadline is not None and now - self.started > deadline:
             for site in waiting:
-                self._fail(site, "late", f"is late: no answer within the deadline of {engine.deadline:g} s")
+                self._fail(site, "late", f"is late: no answer within the deadline of {deadline:.3g} s")
             return
         if now - self.looked < _LOOK_AROUND:
             return
@@ -240,6 +247,12 @@ class _Exchange:
             elif site in self.lost or node != self.sent[site].node:
                 engine.observer.on_message(f"{site} is back; sending its task again")
                 self._send(site)
+
+    def _patience(self, now: float) -> float | None:
+        """Without a deadline: wait for more than half of the sites, then for the others many times as long as that."""
+        if self.half is None and 2 * len(self.answers) > len(self.asked):
+            self.half = now - self.started
+        return None if self.half is None else max(_SHORTEST, _TIMES * self.half)
 
     def _fail(self, site: str, status: str, reason: str) -> None:
         self.answers[site] = self._failure(site, reason)

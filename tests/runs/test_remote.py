@@ -231,8 +231,18 @@ def test_statistics_alone_give_the_means_of_the_cases(protocol: dict[str, Any], 
 def test_a_site_with_another_task_is_named(tiny_federation: Path, tmp_path: Path) -> None:
     other = write_tiny_federation(tmp_path / "other")
     (other / "federation.toml").write_text('classes = ["background", "ring"]\nchannels = 1\nspatial_dims = 2\n')
-    with pytest.raises(PolyclinicError, match=r"Site 'south' has another task than north \(classes = .*ring"):
-        execute(tmp_path, png_recipe(tiny_federation), tiny_federation, data={"south": other})
+    everyone = png_recipe(tiny_federation, training={"quorum": 1.0})
+    with pytest.raises(PolyclinicError, match=r"Site 'south' has another task than the others \(classes = .*ring"):
+        execute(tmp_path / "all", everyone, tiny_federation, data={"south": other})
+    # A quorum goes on without it, and it does not train on classes that mean something else, though the shapes fit.
+    told = Told()
+    summary = execute(
+        tmp_path / "some", png_recipe(tiny_federation), tiny_federation, observer=told, data={"south": other}
+    )
+    assert (-1, "south") in {(number, site) for number, site, _ in told.refusals}
+    assert set(summary["sites"]) == {"north"}
+    for event in RunFolder(tmp_path / "some" / "run").events():
+        assert "this site has another task than the federation: classes" in event["refused"]["south"]
 
 
 def test_a_refusing_site_is_told_and_the_others_go_on(tiny_federation: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite, isnan
 
 import torch
 from torch import Tensor
@@ -13,6 +14,11 @@ from polyclinic.federation.messages import Evaluation, Update, tensor_bytes
 
 _ROW = {"site": str, "case": str, "image": str, "class": str, "metric": str, "value": float}
 _STATISTICS = {"mean", "sd", "count"}
+_MOST = 2**31  # of anything that a site counts; more would not fit into the arithmetic of a mean
+_LARGEST = 1e12  # of a metric: the sum over all cases of all sites must stay a number
+_LETTERS = 1000  # of a name in a table
+_SENTENCE = 500  # letters of what a site says
+_TERMS = 100  # of a loss
 
 
 def problem_with(
@@ -24,24 +30,51 @@ def problem_with(
     """
     if update.round != round_number:
         return f"it answers round {update.round}, not round {round_number}"
-    if update.samples < 0 or update.steps < 0:
-        return f"it counts {update.samples} samples and {update.steps} steps"
+    for count, what in ((update.samples, "samples"), (update.steps, "steps")):
+        if not 0 <= count < _MOST:
+            return f"it counts {count if abs(count) < _MOST else 'too many'} {what}"
+    if len(update.losses) > _TERMS or not all(map(_is_name, update.losses)):
+        return f"it lists {len(update.losses)} terms of its loss, or one whose name no table can hold"
     return _weights_problem(update.weights, expected) or _shared_problem(update.shared, declared)
 
 
 def problem_with_scores(scores: Evaluation) -> str | None:
     """Why the scores of a site must be refused, in one sentence, or ``None``."""
-    if scores.images < 0 or scores.dice < 0 or scores.dice > 1 + 1e-6:  # a Dice of NaN is that of no image
-        return f"it counts {scores.images} images with a mean Dice of {scores.dice:g}"
+    if not 0 <= scores.images < _MOST:
+        return f"it counts {scores.images if abs(scores.images) < _MOST else 'too many'} images"
+    if scores.dice < 0 or scores.dice > 1 + 1e-6:  # a Dice of NaN is that of no image
+        return f"it has a mean Dice of {scores.dice:g}"
     for row in scores.rows:
         if row.keys() != _ROW.keys() or not all(isinstance(row[key], kind) for key, kind in _ROW.items()):
             return f"a row must have {', '.join(_ROW)}, texts and a number"
         if row["site"] != scores.site:
             return f"it has a row of site '{row['site']}'"
+        if not all(_is_name(text) for text in row.values() if isinstance(text, str)):
+            return "a row has a name that is too long for a table, or not one line"
+        if not _is_value(row["value"]):
+            return f"a row has the value {row['value']}"
     for name, numbers in scores.stats.items():
-        if numbers.keys() != _STATISTICS:
+        if not _is_name(name) or numbers.keys() != _STATISTICS:
             return f"the statistics of '{name}' must have {', '.join(sorted(_STATISTICS))}"
+        if not all(map(_is_value, numbers.values())):
+            return f"the statistics of '{name}' hold a value that no mean can take"
     return None
+
+
+def one_line(text: str) -> str:
+    """What a site says, as one line that a terminal and a record can take: it may have written anything."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * _SENTENCE])
+    return " ".join(plain.split())[:_SENTENCE]
+
+
+def _is_name(text: str) -> bool:
+    """Whether a table can hold a text and give it back."""
+    return len(text) <= _LETTERS and not any(ord(letter) < 32 for letter in text)
+
+
+def _is_value(value: str | float) -> bool:
+    """Whether means over cases and sites can take a value; NaN is one that a policy leaves out."""
+    return isinstance(value, float | int) and (isnan(value) or (isfinite(value) and abs(value) <= _LARGEST))
 
 
 def _weights_problem(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str | None:

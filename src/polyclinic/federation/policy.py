@@ -147,12 +147,17 @@ def refusal_of_bytes(policy: Policy, number: int) -> str | None:
     return None
 
 
-def limited(policy: Policy, evaluation: Evaluation) -> Evaluation:
-    """An evaluation as it may leave: the values of cases only if the policy says so, and none of too few images."""
+def limited(policy: Policy, evaluation: Evaluation, cases: int | None = None) -> Evaluation:
+    """An evaluation as it may leave: the values of cases only if the policy says so, and none of too few images.
+
+    ``cases`` is the number of cases that were scored: a mean over the slices of one case is a value of that case.
+    """
     from polyclinic.federation.messages import Evaluation
 
     if 0 < evaluation.images < policy.minimum_images:
         return _held_back(policy, evaluation, f"{evaluation.images} images")
+    if policy.per_case_metrics == "no" and cases is not None and 0 < cases < policy.minimum_images:
+        return _held_back(policy, evaluation, f"{cases} cases")
     if policy.per_case_metrics == "named" or not evaluation.rows:
         return evaluation
     plain = (evaluation.site, evaluation.round, evaluation.images, evaluation.dice)

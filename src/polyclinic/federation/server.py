@@ -17,7 +17,7 @@ from polyclinic.engines.base import Engine
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation.bench import Bench
 from polyclinic.federation.checkpoint import Checkpoint, ServerState
-from polyclinic.federation.checks import problem_with, shared_amount
+from polyclinic.federation.checks import one_line, problem_with, shared_amount
 from polyclinic.federation.messages import Broadcast, Failure, Tensors, Update, tensor_bytes
 from polyclinic.federation.observer import Observer
 from polyclinic.seeds import generator_for
@@ -125,7 +125,7 @@ class Server:
                 continue
             problem = problem_with(answer, broadcast.weights, self.declared, broadcast.round)
             if problem is not None:
-                self._refuse(answer.site, f"update refused: {problem}", tally)
+                self._refuse(answer.site, one_line(f"update refused: {problem}"), tally)
                 continue
             tally.samples[answer.site], tally.losses[answer.site] = answer.samples, answer.losses
             tally.bytes_up[answer.site], tally.seconds[answer.site] = answer.bytes, answer.seconds

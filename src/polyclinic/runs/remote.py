@@ -17,6 +17,7 @@ from polyclinic.errors import PolyclinicError
 from polyclinic.evaluation.aggregate import Row, rows_from_csv, rows_to_csv
 from polyclinic.evaluation.protocols import ProtocolPart, part_names
 from polyclinic.federation.bench import Bench, build_bench
+from polyclinic.federation.checks import one_line
 from polyclinic.federation.messages import Description, Failure
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import NoQuorumError, Server, count_of
@@ -36,6 +37,9 @@ _PAUSE = 1.0
 
 class RemoteEngine(Engine, Protocol):
     """An engine that can also say who is there, and ask them what they are."""
+
+    task: dict[str, Any]
+    """The task that the sites agreed on: it goes with every request from then on."""
 
     def describe(self, sites: Sequence[str]) -> Iterable[Description | Failure]:
         """What sites say of themselves."""
@@ -79,6 +83,7 @@ class RemoteExecution:
         self.engine_for, self.observer, self.resume = engine_for, observer, resume
         self.parts = part_names(recipe, self.sites)
         self.splits: dict[str, dict[str, str]] = {}
+        self.task: dict[str, Any] = {}
 
     def run(self) -> dict[str, Any]:
         """All parts that are still to do, then the summary."""
@@ -132,23 +137,28 @@ class RemoteExecution:
             try:
                 tasks[answer.site], spaced[answer.site] = task_from(answer.task), answer.knows_spacing
             except PolyclinicError as error:
-                self.observer.on_refusal(-1, answer.site, str(error), "")
+                self.observer.on_refusal(-1, answer.site, one_line(str(error)), "")
                 continue
             self.splits.setdefault(part, {})[answer.site] = answer.split_sha256
             counts = ", ".join(f"{count} {name}" for name, count in answer.images.items())
-            self.observer.on_message(f"{answer.site}: {counts}, polyclinic {answer.versions.get('polyclinic', '?')}")
+            version = answer.versions.get("polyclinic", "?")
+            self.observer.on_message(one_line(f"{answer.site}: {counts}, polyclinic {version}"))
         if not tasks and not known.exists():
             raise NoQuorumError("No site takes part (see the reasons above); mend that and go on with --resume.")
-        first = min(tasks) if tasks else ""
-        task, sliced = task_from(read_json(known)) if known.exists() else tasks[first]
-        for site, (own, cut) in tasks.items():
-            if (own, cut) != (task, sliced):
-                other = "the run" if known.exists() else first
-                raise PolyclinicError(
-                    f"Site '{site}' has another task than {other} ({_difference(task, own)}); let all sites use one "
-                    "federation.toml."
-                )
-        self._settle(task, sliced, all(spaced.values()))
+        # What most sites say, and of equals what the first says: one site alone must not decide for the others.
+        said = [tasks[site] for site in sorted(tasks)]
+        task, sliced = task_from(read_json(known)) if known.exists() else max(said, key=said.count)
+        others = {site: own for site, (own, cut) in tasks.items() if (own, cut) != (task, sliced)}
+        for site, own in others.items():
+            self.observer.on_refusal(-1, site, f"has another task than the others ({_difference(task, own)})", "")
+        wanted = count_of(self.recipe.training.quorum, len(self.sites))
+        if others and len(tasks) - len(others) < wanted:
+            site, own = next(iter(others.items()))
+            raise PolyclinicError(
+                f"Site '{site}' has another task than the others ({_difference(task, own)}), and without it there is "
+                "no quorum; let all sites use one federation.toml."
+            )
+        self._settle(task, sliced, all(known for site, known in spaced.items() if site not in others))
         return task
 
     def _settle(self, task: Task, sliced: bool, spaced: bool) -> None:
@@ -163,12 +173,14 @@ class RemoteExecution:
         self.folder.open(self.recipe, self.resume)
         write_json(self.folder.path / "remote.json", {"units": units, "sites": self.sites, "split_sha256": self.splits})
         table = {**asdict(task), "volumes_as_slices": sliced}
+        self.task = dict(json.loads(json.dumps(table)))
         if not table["regions"]:
             del table["regions"]
         self.folder.keep("task.json", json.dumps(table, indent=2) + "\n")
 
     def _train_and_test(self, bench: Bench, name: str, unseen: str | None) -> None:
         engine = self.engine_for(name, self.recipe, self._text(self.recipe))
+        engine.task = self.task
         training = [site for site in self.sites if site != unseen]
         part = ProtocolPart(name, Split({}), tuple(training), unseen)
         server = self._server(bench, engine, training, name)
@@ -234,6 +246,8 @@ def task_from(table: Mapping[str, Any]) -> tuple[Task, bool]:
     unknown = sorted(plain.keys() - Task.__dataclass_fields__.keys())
     try:
         task = _TASK.validate_json(json.dumps(plain), strict=True)
+    except RecursionError:
+        unknown, task = ["all of it"], None
     except ValidationError as error:
         first = error.errors()[0]
         unknown, task = [".".join(map(str, first["loc"])) or "all of it"], None
@@ -250,5 +264,5 @@ def task_from(table: Mapping[str, Any]) -> tuple[Task, bool]:
 def _difference(one: Task, other: Task) -> str:
     for key, value in asdict(one).items():
         if value != getattr(other, key):
-            return f"{key} = {getattr(other, key)}, expected {value}"
+            return one_line(f"{key} = {getattr(other, key)}, expected {value}")
     return "volumes are cut into slices at one of them only"

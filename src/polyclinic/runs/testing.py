@@ -46,6 +46,11 @@ def check_test_data(data: SiteData, recipe: Recipe, observer: Observer) -> None:
     """Before the training: say which site cannot be tested, and stop when distances cannot be in millimetres."""
     if not len(data.labelled_indices("test")):
         observer.on_message(f"warning: {data.site} has no labelled test image, so it is not in the table")
+    require_spacing(data, recipe)
+
+
+def require_spacing(data: SiteData, recipe: Recipe) -> None:
+    """Distances in pixels must not stand among those in millimetres."""
     if recipe.evaluation.units == "mm" and any(sample.spacing is None for sample in data.images.samples):
         raise PolyclinicError(
             f"evaluation.units = 'mm': images of site '{data.site}' do not know their spacing; "

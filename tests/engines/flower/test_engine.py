@@ -164,7 +164,7 @@ def test_without_a_deadline_a_slow_site_is_waited_for() -> None:
 def test_a_site_that_is_not_connected_is_a_failure_at_once() -> None:
     plays = all_trained()
     del plays["east"]
-    engine = engine_of(plays, deadline=None)
+    engine = engine_of(plays)
     answers = train(engine)
     assert reason(answers["east"]) == "is not connected"
     assert told(engine).last("east") == "away"
@@ -196,7 +196,7 @@ def vanishing(grid: list[FakeGrid], site: str) -> Callable[[int], None]:
 def test_a_site_that_goes_away_for_good_is_a_failure_after_its_grace() -> None:
     for grace in (0.0, 0.2):
         held: list[FakeGrid] = []
-        engine = engine_of(all_trained(north=silent), None, grace, on_pull=vanishing(held, "north"))
+        engine = engine_of(all_trained(north=silent), 20.0, grace, on_pull=vanishing(held, "north"))
         held.append(grid_of(engine))
         answers = train(engine)
         assert reason(answers["north"]) == "went away during the round"
@@ -218,7 +218,7 @@ def test_a_site_that_is_back_with_a_new_life_gets_its_task_again() -> None:
         if number == 8:
             held[0].nodes["north"] = Info(2, "north", "second")
 
-    engine = engine_of(all_trained(north=north), None, on_pull=on_pull)
+    engine = engine_of(all_trained(north=north), 20.0, on_pull=on_pull)
     held.append(grid_of(engine))
     answers = train(engine)
     assert isinstance(answers["north"], Update)
@@ -241,7 +241,7 @@ def test_a_site_that_is_away_for_a_moment_is_waited_for() -> None:
 
     # The two others answer only after that, so that there is somebody to pull for.
     plays = {"east": later(15, trained("east")), "north": north, "south": later(15, trained("south"))}
-    engine = engine_of(plays, None, 5.0, on_pull=on_pull)
+    engine = engine_of(plays, 20.0, 5.0, on_pull=on_pull)
     held.append(grid_of(engine))
     assert all(isinstance(answer, Update) for answer in train(engine).values())
 
@@ -315,7 +315,7 @@ def test_an_error_of_the_grid_is_a_failure_and_not_an_endless_wait() -> None:
     def broken(_: Request) -> Reply:
         raise ConnectionError("the SuperLink hangs up")
 
-    answers = train(engine_of(all_trained(north=broken), deadline=None))
+    answers = train(engine_of(all_trained(north=broken)))
     assert "could not be fetched (ConnectionError: the SuperLink hangs up)" in reason(answers["north"])
     assert isinstance(answers["south"], Update)
 

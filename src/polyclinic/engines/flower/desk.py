@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from polyclinic.data.federation import Federation, Item, item_header
+from polyclinic.data.formats import stem_of
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData
 from polyclinic.engines.flower.blobs import decode, encode
@@ -51,6 +53,11 @@ from polyclinic.recipe import Recipe
 from polyclinic.recipe_files import make_recipe, parse_recipe
 from polyclinic.runs.folder import versions
 from polyclinic.runs.sites import open_for, prepare_items, require_training_data, site_data
+from polyclinic.runs.testing import require_spacing
+
+
+_CHANNEL = re.compile(r"_\d{4}$")  # of a file's name, after the name of its image
+_TELLING = 3  # letters from which a name can say whose image it is
 
 
 class RefusedError(Exception):
@@ -108,12 +115,21 @@ class Desk:
     def _outward(self, text: str) -> str:
         """What goes wrong in words for the server: those that name a file of the hospital stay in its log."""
         settings = self.settings
-        for own in filter(None, (settings.policy, settings.home, settings.data, settings.encoder)):
-            if own in text or str(Path(own).resolve()) in text:
-                self.log(text)
-                what = "policy" if own == settings.policy else "files"
-                return f"something is wrong with the site's {what}, so nothing leaves; its log says what"
-        return text
+        paths = list(filter(None, (settings.policy, settings.home, settings.data, settings.encoder)))
+        own = next((path for path in paths if path in text or str(Path(path).resolve()) in text), None)
+        if own is None and not self._names_an_image(text):
+            return text
+        self.log(text)
+        what = "policy" if own is not None and own == settings.policy else "files"
+        return f"something is wrong with the site's {what}, so nothing leaves; its log says what"
+
+    def _names_an_image(self, text: str) -> bool:
+        """Whether a sentence holds the name of an image, which is often that of a patient, without its folder."""
+        files = [path for path in (Path(self.settings.data) / self.settings.name).rglob("*") if path.is_file()]
+        stems = {stem_of(path) for path in files}
+        names = {path.name for path in files} | stems | {_CHANNEL.sub("", stem) for stem in stems}
+        found = (name for name in names if len(name) >= _TELLING and name in text)
+        return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in found)
 
     def _work(self, request: Request) -> Message:
         policy = load_policy(Path(self.settings.policy) if self.settings.policy else None)
@@ -121,15 +137,22 @@ class Desk:
         if request.act == "describe":
             return self._describe(opened, policy, request)
         _refuse(_refusal(opened.bench, policy))
+        _require_task(opened.federation, request.task)
         _require_model(opened.bench, request.broadcast)
         data = self._data(opened, request.part)
-        site = Site(data, SiteStore(self.home / "runs" / request.run / request.part))
+        run = self.home / "runs" / request.run
+        site = Site(data, SiteStore(run / request.part))
         if request.act == "evaluate":
-            return limited(policy, site.evaluate(opened.bench, request.broadcast, request.split, request.detailed))
+            require_spacing(data, opened.recipe)
+            scores = site.evaluate(opened.bench, request.broadcast, request.split, request.detailed)
+            cases = {data.images.samples[int(index)].case for index in data.labelled_indices(request.split)}
+            return limited(policy, scores, len(cases))
         require_training_data(data, opened.bench)
         _refuse(self._too_few(opened, data, policy))
-        _refuse(refusal_of_privacy(policy, opened.bench.components, _releases(site.store) + 1))
+        _refuse(refusal_of_privacy(policy, opened.bench.components, max(1, _releases(run))))
         update = site.train(opened.bench, request.broadcast)
+        # A round that is repeated gives what has left before and spends nothing: the ledger knows only now.
+        _refuse(refusal_of_privacy(policy, opened.bench.components, _releases(run)))
         _refuse(refusal_of_bytes(policy, update.bytes))
         return update
 
@@ -193,27 +216,27 @@ class Desk:
         counts = {s: len(part.split.items(federation, self.settings.name, s)) for s in ("train", "val", "test")}
         header = item_header(items[0])
         spaced = header.affine is not None or federation.task.nominal_spacing(len(header.shape)) is not None
-        # Through JSON, as it travels: tuples become lists on the way.
-        task = json.loads(json.dumps({**asdict(federation.task), "volumes_as_slices": federation.volumes_as_slices}))
         return Description(
-            self.settings.name, request.broadcast.round, task, counts, spaced,
+            self.settings.name, request.broadcast.round, _task_of(federation), counts, spaced,
             hashlib.sha256(part.split.to_csv().encode()).hexdigest(), versions(),
             refusal=_refusal(opened.bench, policy) or "",
         )  # fmt: skip
 
     def _too_few(self, opened: _Open, data: SiteData, policy: Policy) -> str | None:
-        """Why too few images stand behind what would leave, or ``None``."""
-        bench = opened.bench
+        """Why too few images stand behind what would leave, or ``None``; slices of a volume are one image."""
+        bench, samples, settings = opened.bench, data.images.samples, opened.recipe.training
         indices = data.training_indices(None if bench.learns_unlabelled else True)
+        images = len({samples[int(index)].name for index in indices})
+        if settings.steps_per_epoch is not None:  # the server's: a single step of a single image must not leave either
+            drawn = settings.local_epochs * settings.steps_per_epoch * settings.batch_size
+            images = min(images, drawn * (2 if bench.learns_unlabelled else 1))
         rows = any(one.prototypes for declared in bench.declared().values() for one in declared)
-        by_class: dict[str, int] = {}
-        if rows:
-            found = torch.zeros(len(bench.task.classes), dtype=torch.long)
-            for index in data.training_indices(True):
-                present = torch.unique(data.images.batch(index[None])[1])
-                found[present[present < len(found)].long()] += 1
-            by_class = dict(zip(bench.task.classes, found.tolist(), strict=True))
-        return refusal_of_counts(policy, len(indices), by_class, rows)
+        by_class: dict[str, set[str]] = {name: set() for name in bench.task.classes}
+        for index in data.training_indices(True) if rows else ():
+            for number in torch.unique(data.images.batch(index[None])[1]).tolist():
+                if number < len(bench.task.classes):
+                    by_class[bench.task.classes[number]].add(samples[int(index)].name)
+        return refusal_of_counts(policy, images, {name: len(found) for name, found in by_class.items()}, rows)
 
     def _recorded(self, run: str, part: str, reply: Message) -> Message:
         """Write the audit log first; what cannot be written down does not leave."""
@@ -240,12 +263,31 @@ class Desk:
 
 def _refusal(bench: Bench, policy: Policy) -> str | None:
     """Why a method may not run here, as far as that is known before it does."""
+    protocol = bench.recipe.protocol
+    trainings = protocol.folds if protocol.kind == "k-fold" else 1
     return (
         refusal_of_plugins(policy, bench.recipe.plugins)
         or refusal_of_method(policy, bench.method.name, bench.declared())
-        or refusal_of_privacy(policy, bench.components, bench.recipe.training.rounds)
+        or refusal_of_privacy(policy, bench.components, trainings * bench.recipe.training.rounds)
         or refusal_of_bytes(policy, tensor_bytes(bench.initial_exchanged))
     )
+
+
+def _task_of(federation: Federation) -> dict[str, Any]:
+    """The task as it travels; through JSON, because tuples become lists on the way."""
+    table: dict[str, Any] = {**asdict(federation.task), "volumes_as_slices": federation.volumes_as_slices}
+    return dict(json.loads(json.dumps(table)))
+
+
+def _require_task(federation: Federation, agreed: Mapping[str, Any]) -> None:
+    """Classes in another order would be learnt as one another, and nobody would see it in the numbers."""
+    own = _task_of(federation)
+    wrong = next((key for key in own if agreed and own[key] != agreed.get(key)), None)
+    if wrong is not None:
+        raise PolyclinicError(
+            f"this site has another task than the federation: {wrong} = {own[wrong]}, expected {agreed.get(wrong)}; "
+            "let all sites use one federation.toml."
+        )
 
 
 def _require_model(bench: Bench, broadcast: Broadcast) -> None:
@@ -255,9 +297,10 @@ def _require_model(bench: Bench, broadcast: Broadcast) -> None:
         raise PolyclinicError(f"the server's weights are not those of this model: '{missing[0]}' is missing")
 
 
-def _releases(store: SiteStore) -> int:
-    """Updates with noise that this run has had of the site, as its ledger counts them."""
-    return len(store.ledgers().get("privacy", {}).get("releases", ()))
+def _releases(run: Path) -> int:
+    """Updates with noise that a run has had of the site, as the ledgers count them: all its parts saw these images."""
+    ledgers = [SiteStore(file.parent).ledgers() for file in run.glob("*/ledger.safetensors")]
+    return sum(len(ledger.get("privacy", {}).get("releases", ())) for ledger in ledgers)
 
 
 def _refuse(reason: str | None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from queue import Empty, Queue
 from threading import Thread
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from flwr.app import Message as FlowerMessage
 from flwr.common.constant import ErrorCode
@@ -21,7 +21,7 @@ from polyclinic.engines.flower.nodes import Node, Nodes
 from polyclinic.engines.flower.request import Request
 from polyclinic.engines.flower.wire import from_records, to_records
 from polyclinic.errors import PolyclinicError
-from polyclinic.federation.checks import problem_with_scores
+from polyclinic.federation.checks import one_line, problem_with_scores
 from polyclinic.federation.messages import (
     Broadcast,
     Description,
@@ -40,7 +40,6 @@ _LOOK_AROUND = 2.0  # seconds between looks at who is there
 _LONG = 7 * 24 * 3600.0
 _ASKED = 300.0  # seconds for a question that takes no training
 _SHORTEST, _TIMES = 600.0, 10.0  # without a deadline: ten times as long as half of the sites took, ten minutes at least
-_LETTERS = 500  # of a sentence that a site sends
 _LOST = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 _TYPES = {"describe": "query", "train": "train", "evaluate": "evaluate"}
 _WORDS = {"describe": "asked", "train": "training", "evaluate": "scoring"}
@@ -72,6 +71,8 @@ class FlowerEngine:
     deadline: float | None = None
     grace: float = 60.0
     observer: Observer = field(default_factory=Observer)
+    task: dict[str, Any] = field(default_factory=dict)
+    """What the sites agreed on; a site with another task refuses its part."""
     partial: ClassVar[bool] = True
 
     def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
@@ -106,7 +107,8 @@ class FlowerEngine:
         )
 
     def _request(self, act: str, broadcast: Broadcast) -> Request:
-        return Request(act, self.run, self.part, self.recipe, broadcast=broadcast)  # type: ignore[arg-type]
+        request = Request(act, self.run, self.part, self.recipe, task=self.task)  # type: ignore[arg-type]
+        return replace(request, broadcast=broadcast)
 
     def _ask(self, request: Request, sites: Sequence[str], kind: type[_Answer]) -> Iterator[_Answer | Failure]:
         """Send to all, then yield in order while the others are still at work."""
@@ -213,7 +215,7 @@ class _Exchange:
         try:
             blobs, about = from_records(reply.content, self.engine.limit)
             answer = from_tensors(decode(blobs), about)
-        except (PolyclinicError, ValueError, TypeError) as error:
+        except Exception as error:  # whatever its bytes do to those who read them: that is its fault, and not the end
             return self._failure(site, f"sent an answer that cannot be read: {error}")
         if isinstance(answer, Broadcast) or answer.site != site:
             return self._failure(site, f"answered as '{getattr(answer, 'site', 'the server')}'")
@@ -221,10 +223,10 @@ class _Exchange:
             return self._failure(site, answer.reason)
         if isinstance(answer, Evaluation):
             problem = problem_with_scores(answer)
-            answer.note = _line(answer.note)
+            answer.note = one_line(answer.note)
             return answer if problem is None else self._failure(site, f"sent scores that cannot be used: {problem}")
         if isinstance(answer, Description):
-            answer.refusal = _line(answer.refusal)
+            answer.refusal = one_line(answer.refusal)
         return answer
 
     def _look_around(self) -> None:
@@ -259,10 +261,4 @@ class _Exchange:
         self.engine.observer.on_status(self.number, site, status)
 
     def _failure(self, site: str, reason: str) -> Failure:
-        return Failure(site, self.number, _line(reason))
-
-
-def _line(text: str) -> str:
-    """What a site says, as one line that a terminal and a record can take: it may have written anything."""
-    plain = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * _LETTERS])
-    return " ".join(plain.split())[:_LETTERS]
+        return Failure(site, self.number, one_line(reason))

@@ -88,7 +88,10 @@ def _connection(home: Path) -> Connection:
             return address.connect()
         except (OSError, AuthenticationError) as error:
             if time.monotonic() > ends:
-                raise PolyclinicError(f"the site's worker does not answer ({error}); see the site's log") from error
+                # The server is told this, and not where the site's folder is.
+                raise PolyclinicError(
+                    f"the site's worker does not answer ({type(error).__name__}); see the site's log"
+                ) from error
         if not started:
             with (home / "worker.log").open("ab") as log:
                 start_worker(home, os.getppid(), log)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from torch import Tensor
@@ -28,6 +28,8 @@ class Request:
     split: str = ""
     detailed: bool = False
     broadcast: Broadcast = field(default_factory=lambda: Broadcast(-1, {}))
+    task: dict[str, Any] = field(default_factory=dict)
+    """The task that the sites agreed on, once they have."""
 
     def to_tensors(self) -> tuple[Tensors, dict[str, Any]]:
         """Named tensors and plain data."""
@@ -51,6 +53,8 @@ class Request:
                 raise PolyclinicError(f"A request was received for a run or part called {name!r}, which is no name.")
         if not isinstance(request.recipe, str) or not isinstance(request.detailed, bool):
             raise PolyclinicError("A request was received whose recipe is no text, or whose detailed is not yes or no.")
+        if not isinstance(request.task, dict):
+            raise PolyclinicError("A request was received whose task is no table.")
         if request.split not in _SPLITS[request.act]:
             raise PolyclinicError(f"A request was received to {request.act} the split {request.split!r}.")
         return request
@@ -58,4 +62,4 @@ class Request:
 
 def _without(request: Request) -> Request:
     """The request with an empty broadcast: ``asdict`` would copy every tensor."""
-    return Request(request.act, request.run, request.part, request.recipe, request.split, request.detailed)
+    return replace(request, broadcast=Broadcast(-1, {}))

@@ -238,10 +238,12 @@ class TrainingSettings(Section):
     clip_gradients: Positive | None = Field(None, description="largest norm of the gradient")
     amp: Literal["auto", "off"] = Field("auto", description="mixed precision on GPUs")
     participation: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="share of the sites in a round (<= 1) or their number (> 1)"
+        1.0, description="share of the sites in a round (1: all of them), or their number (above 1)"
     )
     quorum: Annotated[float, Field(gt=0)] = Field(
-        0.5, description="share of the chosen sites that must return a good update, or their number (> 1)"
+        0.5,
+        description="share of the chosen sites that must return a good update (1: all of them), or their number "
+        "(above 1)",
     )
     validate_every: int = Field(1, ge=1, description="rounds between validations")
     select: Literal["best", "last"] = Field(

@@ -179,9 +179,9 @@ def test_too_few_images_behind_the_prototype_of_a_class() -> None:
 
 def test_megabytes_of_a_round() -> None:
     assert refusal_of_bytes(Policy(), 2**40) is None
-    assert refusal_of_bytes(Policy(max_mb_per_round=2), 2 * 2**20) is None
+    assert refusal_of_bytes(Policy(max_mb_per_round=2), 2_000_000) is None
     assert "3.0 MB would leave this round, the site's policy allows 2" in str(
-        refusal_of_bytes(Policy(max_mb_per_round=2), 3 * 2**20)
+        refusal_of_bytes(Policy(max_mb_per_round=2), 3_000_000)
     )
 
 
@@ -209,6 +209,18 @@ def naive(rows: list[dict[str, Any]], metric: str, name: str | None = None) -> n
     for one in own:
         by_case.setdefault(one["case"], {}).setdefault(one["image"], []).append(one["value"])
     return np.array([np.mean([np.mean(values) for values in images.values()]) for images in by_case.values()])
+
+
+@pytest.mark.parametrize("kind", ["no", "numbered", "named"])
+def test_a_mean_over_the_slices_of_one_case_is_a_value_of_that_case(kind: Any) -> None:
+    policy, quick = Policy(minimum_images=5, per_case_metrics=kind), Evaluation("north", 3, 30, 0.5)
+    assert limited(policy, quick, cases=5) == quick
+    held = limited(policy, quick, cases=4)
+    if kind == "no":
+        assert (held.images, isnan(held.dice)) == (0, True)
+        assert held.note == "scores of 4 cases are held back, the policy asks for 5"
+    else:
+        assert held == quick
 
 
 def test_statistics_are_those_of_numpy_and_of_the_summary() -> None:

@@ -60,6 +60,10 @@ def test_a_failing_site_is_named_and_the_round_goes_on_without_it(tmp_path: Path
         (lambda u: (u.weights.pop("classifier.bias"), u)[1], "1 weights are missing, 'classifier.bias' first"),
         (lambda u: (setattr(u, "round", 7), u)[1], "answers round 7, not round 0"),
         (lambda u: (setattr(u, "samples", -1), u)[1], "-1 samples"),
+        (lambda u: (setattr(u, "samples", 10**400), u)[1], "it counts too many samples"),  # no float can hold it
+        (lambda u: (setattr(u, "steps", 10**400), u)[1], "it counts too many steps"),
+        (lambda u: (setattr(u, "losses", {"a\nb": 1.0}), u)[1], "whose name no table can hold"),
+        (lambda u: (u.weights.update({"\x1b[2J" + "x" * 10**6: torch.zeros(1)}), u)[1], "[2Jxxx"),
         (lambda u: (u.shared.update(odd={"images": torch.zeros(1)}), u)[1], "shares without declaring 'images'"),
     ],
 )
@@ -69,6 +73,8 @@ def test_a_bad_update_is_refused_with_its_reason(spoil, words: str, tmp_path: Pa
     ((_, site, reason),) = keeper.refusals
     assert site == "south"
     assert words in reason
+    assert reason.isprintable()
+    assert len(reason) <= 500
     assert all(t.isfinite().all() for t in server.state.weights.values())
 
 

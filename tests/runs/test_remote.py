@@ -13,7 +13,7 @@ from polyclinic.engines.flower import engine as flower
 from polyclinic.engines.flower.engine import FlowerEngine
 from polyclinic.engines.flower.nodes import Nodes
 from polyclinic.errors import PolyclinicError
-from polyclinic.federation.messages import Broadcast, Evaluation, Failure, Update
+from polyclinic.federation.messages import Broadcast, Description, Evaluation, Failure, Update
 from polyclinic.federation.observer import Observer, Observers
 from polyclinic.files import load_tensors
 from polyclinic.recipe import Recipe
@@ -158,7 +158,7 @@ def test_a_round_below_the_quorum_is_repeated_to_the_same_result(tiny_federation
     assert_same(weights_of(tmp_path / "run"), weights_of(tmp_path / "plain"))
     assert far["sites"] == plain["sites"]
     assert [event["round"] for event in told.events] == [0, 1, 2]
-    repeated = [text for text in told.messages if "The round is repeated" in text]
+    repeated = [text for text in told.messages if "it is repeated" in text]
     assert [text[-9:] for text in repeated] == ["(1 of 3).", "(2 of 3)."]
 
 
@@ -243,6 +243,40 @@ def test_a_site_with_another_task_is_named(tiny_federation: Path, tmp_path: Path
     assert set(summary["sites"]) == {"north"}
     for event in RunFolder(tmp_path / "some" / "run").events():
         assert "this site has another task than the federation: classes" in event["refused"]["south"]
+
+
+def test_before_a_round_is_done_the_sites_may_agree_on_another_task(tiny_federation: Path, tmp_path: Path) -> None:
+    killer = Killer(lambda kind, number, site: kind == "site")
+    recipe = png_recipe(tiny_federation, training={"rounds": 1})
+    with pytest.raises(Interrupted):
+        execute(tmp_path, recipe, tiny_federation, observer=killer)
+    assert (tmp_path / "run" / "task.json").exists()
+    other = write_tiny_federation(tmp_path / "other")
+    (other / "federation.toml").write_text('classes = ["background", "ring"]\nchannels = 1\nspatial_dims = 2\n')
+    execute(tmp_path, recipe, tiny_federation, data=dict.fromkeys(SITES, other))
+    assert "ring" in (tmp_path / "run" / "task.json").read_text()
+
+
+def test_what_a_site_says_of_itself_is_one_short_line(
+    tiny_federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = FlowerEngine.describe
+
+    def describe(self: FlowerEngine, sites: Sequence[str]) -> Iterator[Any]:
+        for answer in honest(self, sites):
+            if isinstance(answer, Description) and answer.site == "north":
+                answer.images, answer.versions = {"\x1b[2J\n": 3}, {"polyclinic": "9" * 10**6}
+            if isinstance(answer, Description) and answer.site == "south":
+                answer.task = {"\x1b]0;mine\x07\n" + "y" * 10**6: 1}
+            yield answer
+
+    monkeypatch.setattr(FlowerEngine, "describe", describe)
+    told = Told()
+    execute(tmp_path, png_recipe(tiny_federation, training={"rounds": 1}), tiny_federation, observer=told)
+    said = [*told.messages, *(text for _, site, text in told.refusals if site == "south")]
+    assert any(text.startswith("north: 3 [2J") for text in said)
+    assert any("cannot be read" in text for text in said)
+    assert all(text.isprintable() and len(text) <= 500 for text in said)
 
 
 def test_a_refusing_site_is_told_and_the_others_go_on(tiny_federation: Path, tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ def audit(
     from rich.console import Console
     from rich.table import Table
 
-    from polyclinic.federation.audit import read_audit
+    from polyclinic.federation.audit import end_of_chain, read_audit
 
-    entries = list(read_audit(log / "audit.jsonl" if log.is_dir() else log))
+    file = log / "audit.jsonl" if log.is_dir() else log
+    entries = list(read_audit(file))
     if json_output:
         typer.echo(json.dumps(entries))
         return
@@ -40,6 +41,9 @@ def audit(
                 table.add_row(
                     "", "", "", "", f"  {tensor['name']}", shape, f"{tensor['bytes']:,} {tensor['sha256'][:16]}"
                 )
-    Console(highlight=False, soft_wrap=True).print(table)
+    console = Console(highlight=False)
+    console.print(table, width=max(console.width, 160 if tensors else 110), crop=False, no_wrap=True)
     total = sum(one["bytes"] for one in entries)
     typer.echo(f"{len(entries)} messages, {total:,} bytes; the chain of the log is whole.")
+    if entries:
+        typer.echo(f"It ends with {end_of_chain(file)}; kept elsewhere, that shows whether lines were cut off later.")

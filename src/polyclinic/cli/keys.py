@@ -89,7 +89,7 @@ def remove(
 ) -> None:
     """Take a site off the list."""
     remove_key(folder, name)
-    typer.echo(f"Removed {name}. A server that runs still knows the key until it is unregistered there.")
+    typer.echo(f"Removed {name}. A server that runs still knows the key; stop it and go on with --resume.")
 
 
 @app.command("list")

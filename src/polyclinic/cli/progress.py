@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from polyclinic.federation.observer import Observer
+from polyclinic.federation.observer import Observer, when
 
 
 class ScreenObserver(Observer):
@@ -67,7 +67,7 @@ class ScreenObserver(Observer):
 
     def on_refusal(self, round_number: int, site: str, reason: str, details: str) -> None:  # noqa: ARG002
         """A line that stays."""
-        self.console.print(f"round {round_number + 1}: site {site} {reason}", style="yellow", markup=False)
+        self.console.print(f"{when(round_number)}: site {site} {reason}", style="yellow", markup=False)
 
     def on_round(self, event: dict[str, Any]) -> None:
         """Advance, and show the validation Dice when there is one."""

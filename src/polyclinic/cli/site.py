@@ -43,7 +43,8 @@ def site(
             "Give --key and --ca (polyclinic keys site makes the key, the coordinator has ca.crt), or --insecure to go "
             "without encryption."
         )
-    if ":" not in server:
+    host, _, port = server.rpartition(":")
+    if not host or not (port.isdecimal() and 0 < int(port) < 65536):
         raise PolyclinicError(f"--server {server}: expected HOST:PORT, such as fed.example.org:8443.")
     from polyclinic.engines.flower.attend import attend, federation_of
     from polyclinic.engines.flower.hospital import Line
@@ -51,7 +52,8 @@ def site(
     from polyclinic.engines.flower.settings import SiteSettings
     from polyclinic.keys import check_site_name
 
-    folder = (home or default_home(check_site_name(name))).expanduser().resolve()
+    check_site_name(name)
+    folder = (home or default_home(name)).expanduser().resolve()
     settings = SiteSettings(
         name, str(federation_of(data, name, folder)), str(folder), str(policy.resolve()) if policy else None, device,
         str(encoder.resolve()) if encoder else None,

@@ -96,6 +96,12 @@ def read_audit(path: Path) -> Iterator[dict[str, Any]]:
         yield entry
 
 
+def end_of_chain(path: Path) -> str:
+    """SHA-256 of the last line, which no later line protects yet."""
+    lines = _lines(path)
+    return _hash(lines[-1]) if lines else _START
+
+
 def _line_of(name: str, tensor: Tensor) -> dict[str, Any]:
     array = tensor.detach().cpu().contiguous().numpy()
     return {

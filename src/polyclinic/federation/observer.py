@@ -6,6 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 
+def when(round_number: int) -> str:
+    """A round in words; questions come before the first one."""
+    return f"round {round_number + 1}" if round_number >= 0 else "before the first round"
+
+
 class Observer:
     """Base class: hears everything, does nothing."""
 

@@ -45,7 +45,7 @@ class Policy(Section):
         "no",
         description="no: mean, standard deviation and count; numbered: a value a case without its name; named: with it",
     )
-    max_mb_per_round: Positive | None = Field(None, description="most megabytes (2^20 bytes) that leave in a round")
+    max_mb_per_round: Positive | None = Field(None, description="most megabytes (10^6 bytes) that leave in a round")
     require_privacy: Annotated[bool, Field(strict=True)] = Field(
         False, description="refuse methods without the component privacy, or with one that covers less than it says"
     )
@@ -58,6 +58,8 @@ def load_policy(path: Path | None) -> Policy:
     """Read a policy file, or take the defaults where there is none."""
     if path is None:
         return Policy()
+    if not path.exists():
+        raise PolyclinicError(f"{path}: no such file; give the site's policy, or nothing leaves.")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -128,22 +130,26 @@ def refusal_of_counts(policy: Policy, images: int, by_class: Mapping[str, int], 
     ``by_class`` counts the training images of each class; it matters where ``rows`` of classes (prototypes) leave.
     """
     if images < policy.minimum_images:
-        return f"the update rests on {images} images, the site's policy asks for {policy.minimum_images}"
+        return f"the update rests on {_images(images)}, the site's policy asks for {policy.minimum_images}"
     few = {name: count for name, count in by_class.items() if 0 < count < policy.minimum_images}
     if rows and few:
         name, count = min(few.items(), key=lambda one: one[1])
         return (
-            f"a prototype of class '{name}' would rest on {count} images, the site's policy asks for "
+            f"a prototype of class '{name}' would rest on {_images(count)}, the site's policy asks for "
             f"{policy.minimum_images}"
         )
     return None
 
 
+def _images(number: int) -> str:
+    return "1 image" if number == 1 else f"{number} images"
+
+
 def refusal_of_bytes(policy: Policy, number: int) -> str | None:
     """Why a message is too large, or ``None``."""
     limit = policy.max_mb_per_round
-    if limit is not None and number > limit * 2**20:
-        return f"{number / 2**20:.1f} MB would leave this round, the site's policy allows {limit:g} (max_mb_per_round)"
+    if limit is not None and number > limit * 1e6:
+        return f"{number / 1e6:.1f} MB would leave this round, the site's policy allows {limit:g} (max_mb_per_round)"
     return None
 
 

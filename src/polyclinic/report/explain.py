@@ -56,7 +56,8 @@ def explanation(recipe: Recipe) -> dict[str, Any]:
         "kept_bytes": tensor_bytes(bench.kept_weights()),
         "warnings": bench.warnings(),
         "plain_data": "site name, round, number of training samples and steps, mean of each loss term, seconds; "
-        "after validation the mean Dice; after the test every metric of every case",
+        "after validation the mean Dice; after the test every metric of every case, or mean, deviation and count alone "
+        "where a site's policy says so",
     }  # fmt: skip
 
 

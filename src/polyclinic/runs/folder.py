@@ -16,6 +16,7 @@ from polyclinic.recipe import Recipe
 from polyclinic.recipe_files import changed_keys, load_recipe, recipe_text
 
 _FREE = (
+    "training.quorum",
     "tracking.",
     "data.cache",
     "engine.deadline",

@@ -105,6 +105,11 @@ def load_model(
     personal = {}
     if bench.kept and site is None and not bench.kept <= unseen.keys():
         sites = ", ".join(_sites(folder, name))
+        if not sites:
+            raise PolyclinicError(
+                f"{recipe.method} gives every site a model of its own, and their personal weights are at the sites: "
+                f"link a site's HOME/runs/RUN to {run / 'sites' / 'NAME'} there, and give --site NAME (docs/deploy.md)."
+            )
         raise PolyclinicError(f"{recipe.method} gives every site a model of its own; choose one with --site: {sites}.")
     if site is not None:
         chosen = _one_of("site", site, _sites(folder, name), run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from polyclinic.federation.observer import Observer
+from polyclinic.federation.observer import Observer, when
 from polyclinic.runs.folder import RunFolder
 
 
@@ -23,7 +23,8 @@ class Recorder(Observer):
 
     def on_refusal(self, round_number: int, site: str, reason: str, details: str) -> None:
         """Keep the whole story for the person who mends it."""
-        self.folder.log(f"[{self.part}] round {round_number + 1}, site {site}: {reason}\n{details}")
+        part = f"[{self.part}] " if self.part else ""
+        self.folder.log(f"{part}{when(round_number)}, site {site}: {reason}\n{details}")
 
     def on_round(self, event: dict[str, Any]) -> None:
         """Add the round to the record."""

@@ -26,13 +26,14 @@ from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
 from polyclinic.recipe_files import recipe_text
-from polyclinic.runs.folder import RunFolder
+from polyclinic.runs.folder import RunFolder, versions
 from polyclinic.runs.summary import summary_of
 from polyclinic.runs.testing import test_part
 
 _TASK = TypeAdapter(Task)
 _REPEATS = 3
 _PAUSE = 1.0
+_MATTER = ("polyclinic", "torch", "monai", "flwr")
 
 
 class RemoteEngine(Engine, Protocol):
@@ -84,6 +85,7 @@ class RemoteExecution:
         self.parts = part_names(recipe, self.sites)
         self.splits: dict[str, dict[str, str]] = {}
         self.task: dict[str, Any] = {}
+        self.versions: dict[str, dict[str, str]] = {}
 
     def run(self) -> dict[str, Any]:
         """All parts that are still to do, then the summary."""
@@ -127,6 +129,7 @@ class RemoteExecution:
     def _agree(self, engine: RemoteEngine, part: str) -> Task:
         """The task that the sites share, and the units of distances; a site that disagrees is named."""
         known = self.folder.path / "task.json"
+        binding = known.exists() and self.folder.started()  # before a round is done sites may still be mended
         tasks: dict[str, tuple[Task, bool]] = {}
         spaced: dict[str, bool] = {}
         for answer in engine.describe([site for site in self.sites if site in engine.online()]):
@@ -143,11 +146,13 @@ class RemoteExecution:
             counts = ", ".join(f"{count} {name}" for name, count in answer.images.items())
             version = answer.versions.get("polyclinic", "?")
             self.observer.on_message(one_line(f"{answer.site}: {counts}, polyclinic {version}"))
-        if not tasks and not known.exists():
+            self.versions[answer.site] = answer.versions
+            self._compare_versions(answer.site, answer.versions)
+        if not tasks and not binding:
             raise NoQuorumError("No site takes part (see the reasons above); mend that and go on with --resume.")
         # What most sites say, and of equals what the first says: one site alone must not decide for the others.
         said = [tasks[site] for site in sorted(tasks)]
-        task, sliced = task_from(read_json(known)) if known.exists() else max(said, key=said.count)
+        task, sliced = task_from(read_json(known)) if binding else max(said, key=said.count)
         others = {site: own for site, (own, cut) in tasks.items() if (own, cut) != (task, sliced)}
         for site, own in others.items():
             self.observer.on_refusal(-1, site, f"has another task than the others ({_difference(task, own)})", "")
@@ -161,6 +166,15 @@ class RemoteExecution:
         self._settle(task, sliced, all(known for site, known in spaced.items() if site not in others))
         return task
 
+    def _compare_versions(self, site: str, theirs: Mapping[str, str]) -> None:
+        """Other versions may give other weights; a run goes on, but whoever compares numbers must know."""
+        ours = versions()
+        other = [
+            f"{name} {theirs.get(name, '?')} (here {ours[name]})" for name in _MATTER if theirs.get(name) != ours[name]
+        ]
+        if other:
+            self.observer.on_message(one_line(f"warning: {site} has other versions: {', '.join(other)}"))
+
     def _settle(self, task: Task, sliced: bool, spaced: bool) -> None:
         """Write down what the recipe left open, once for the whole run."""
         if self.folder.recipe_file.exists() and self.folder.started():
@@ -171,7 +185,10 @@ class RemoteExecution:
         evaluation = self.recipe.evaluation.model_copy(update={"units": units})
         self.recipe = self.recipe.model_copy(update={"evaluation": evaluation})
         self.folder.open(self.recipe, self.resume)
-        write_json(self.folder.path / "remote.json", {"units": units, "sites": self.sites, "split_sha256": self.splits})
+        write_json(
+            self.folder.path / "remote.json",
+            {"units": units, "sites": self.sites, "split_sha256": self.splits, "versions": self.versions},
+        )
         table = {**asdict(task), "volumes_as_slices": sliced}
         self.task = dict(json.loads(json.dumps(table)))
         if not table["regions"]:
@@ -197,7 +214,8 @@ class RemoteExecution:
                 repeats += 1
                 if repeats > _REPEATS:
                     raise
-                self.observer.on_message(f"{error} The round is repeated ({repeats} of {_REPEATS}).")
+                said = str(error).partition("; mend")[0]
+                self.observer.on_message(f"{said}; it is repeated ({repeats} of {_REPEATS}).")
                 time.sleep(_PAUSE)
                 server = self._server(bench, engine, training, name)
         started = time.perf_counter()

@@ -163,6 +163,41 @@ def test_an_update_of_too_few_images_does_not_leave_and_scores_are_held_back(
         assert scored.note == "scores of 1 images are held back, the policy asks for 4"
 
 
+@pytest.mark.parametrize(("steps", "batch", "leaves"), [(1, 1, False), (1, 2, False), (3, 1, True), (None, 1, True)])
+def test_the_server_cannot_ask_for_the_gradient_of_a_single_image(
+    steps: int | None, batch: int, leaves: bool, tiny_federation: Path, tmp_path: Path
+) -> None:
+    """The site has three training images; what counts is how many of them a round looks at."""
+    training = {"batch_size": batch, "local_epochs": 1, **({"steps_per_epoch": steps} if steps else {})}
+    recipe = png_recipe(tiny_federation, training=training, network={"norm": "instance"})
+    reply = make_desk(tmp_path / "home", tiny_federation, policy="minimum_images = 3").answer(request("train", recipe))
+    if leaves:
+        assert isinstance(reply, Update)
+    else:
+        assert sentence(reply).startswith(f"refused: the update rests on {batch} image")
+
+
+def test_slices_of_one_volume_are_one_image(tmp_path: Path) -> None:
+    import nibabel as nib
+    import numpy as np
+
+    for number in range(5):
+        for kind, high in (("images", 200), ("labels", 2)):
+            folder = tmp_path / "federation" / "north" / kind
+            folder.mkdir(parents=True, exist_ok=True)
+            voxels = np.random.default_rng(number).integers(0, high, (16, 16, 6)).astype(np.uint8)
+            nib.save(nib.Nifti1Image(voxels, np.eye(4)), folder / f"volume{number}.nii.gz")  # type: ignore[no-untyped-call,attr-defined]
+    (tmp_path / "federation" / "federation.toml").write_text(
+        'classes = ["background", "disc"]\nchannels = 1\nspatial_dims = 2\n'
+    )
+    recipe = png_recipe(tmp_path / "federation")
+    desk = make_desk(tmp_path / "home", tmp_path / "federation", policy="minimum_images = 4")
+    assert "refused: the update rests on 3 images" in sentence(desk.answer(request("train", recipe)))
+    scored = desk.answer(request("evaluate", recipe, split="val"))
+    assert isinstance(scored, Evaluation)
+    assert (scored.images, scored.note) == (0, "scores of 1 cases are held back, the policy asks for 4")
+
+
 def test_prototypes_of_a_rare_class_do_not_leave(tiny_federation: Path, tmp_path: Path) -> None:
     """A federation whose third class is in one training image alone."""
     import shutil
@@ -183,7 +218,7 @@ def test_prototypes_of_a_rare_class_do_not_leave(tiny_federation: Path, tmp_path
     label[:2, :2] = 2
     Image.fromarray(label).save(path)
     desk = make_desk(tmp_path / "home", folder, policy="minimum_images = 2")
-    assert "refused: a prototype of class 'core' would rest on 1 images" in sentence(
+    assert "refused: a prototype of class 'core' would rest on 1 image" in sentence(
         desk.answer(request("train", recipe))
     )
     plain = png_recipe(folder, "fedavg")
@@ -277,6 +312,36 @@ def test_what_goes_wrong_inside_is_a_sentence_without_traceback_and_path(
         assert "Mueller" not in reason
         assert str(tmp_path) not in reason
     assert any("Traceback" in text and "Mueller" in text for text in log)
+
+
+def test_a_pattern_of_the_server_does_not_make_the_site_name_an_image(tiny_federation: Path, tmp_path: Path) -> None:
+    log: list[str] = []
+    desk = make_desk(tmp_path / "home", tiny_federation, log=log)
+    names = [path.stem for path in (tiny_federation / "north" / "images").iterdir()]
+    for act in ("describe", "train"):
+        asked = request(act, png_recipe(tiny_federation), Broadcast(0, {}))
+        spied = replace(asked, recipe=asked.recipe.replace("[data]", '[data]\ncase_pattern = "(Mueller)"'))
+        reason = sentence(desk.answer(spied))
+        assert reason == "something is wrong with the site's files, so nothing leaves; its log says what"
+    assert any(name in text for name in names for text in log)
+
+
+def test_epsilon_counts_all_parts_of_a_run_and_repeated_rounds_once(tiny_federation: Path, tmp_path: Path) -> None:
+    """Noise 1 spends 4.9 in a release and 7.7 in two; the folds of a run are trainings on the same images."""
+    folds = {"kind": "k-fold", "folds": 2}
+    recipe = png_recipe(
+        tiny_federation, "fedavg+privacy(noise=1)", training={"rounds": 1}, protocol=folds, network={"norm": "instance"}
+    )
+    desk = make_desk(tmp_path / "home", tiny_federation, policy="minimum_images = 1\nmax_epsilon = 8")
+    parts = ("fold-1", "fold-2", "fold-1", "fold-2")  # the last two are repeated after a kill
+    first = [desk.answer(request("train", recipe, part=part)) for part in parts]
+    assert all(isinstance(reply, Update) for reply in first), first
+    Path(str(desk.settings.policy)).write_text("minimum_images = 1\nmax_epsilon = 5")
+    for part in ("fold-1", "fold-2"):
+        assert "2 updates would spend" in sentence(desk.answer(request("train", recipe, part=part)))
+    described = desk.answer(request("describe", recipe, part="fold-1"))
+    assert isinstance(described, Description)
+    assert "2 updates would spend" in described.refusal
 
 
 def test_a_federation_that_cannot_be_read_names_no_file_to_the_server(tiny_federation: Path, tmp_path: Path) -> None:

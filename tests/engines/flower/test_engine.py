@@ -293,6 +293,15 @@ def test_a_bad_answer_is_a_failure_of_its_sender_alone(play: Play, words: str) -
     assert told(engine).last("north") == ("refused" if "refused" in words else "failed")
 
 
+def test_whatever_reading_an_answer_raises_is_a_failure_of_its_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object) -> Any:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(module, "from_tensors", read)
+    answers = train(engine_of(all_trained()))
+    assert all(reason(answer) == "sent an answer that cannot be read: too deep" for answer in answers.values())
+
+
 def test_a_header_that_promises_impossible_sizes_is_a_failure_of_its_sender() -> None:
     import json
     import struct
@@ -354,6 +363,17 @@ def test_scores_come_back_and_notes_are_told() -> None:
         (Evaluation("north", 3, 1, -0.5), "a mean Dice of -0.5"),
         (Evaluation("north", 3, 1, 1.5), "a mean Dice of 1.5"),
         (Evaluation("north", 3, -1, 0.5), "it counts -1 images"),
+        (Evaluation("north", 3, 10**4000, 0.5), "it counts too many images"),
+        # Each of these once ended the whole run: in the sum over cases, or where the table was read back.
+        (Evaluation("north", 3, 1, 0.5, [{**ROW, "value": 1.7e308}]), "a row has the value 1.7e+308"),
+        (Evaluation("north", 3, 1, 0.5, [{**ROW, "value": float("-inf")}]), "a row has the value -inf"),
+        (
+            Evaluation("north", 3, 1, 0.5, [{**ROW, "case": "a\rb"}]),
+            "a name that is too long for a table, or not one line",
+        ),
+        (Evaluation("north", 3, 1, 0.5, [{**ROW, "image": "x" * 200_000}]), "a name that is too long for a table"),
+        (Evaluation("north", 3, 5, 0.5, stats={"dice": {"mean": 1e308, "sd": 0.0, "count": 5.0}}), "no mean can take"),
+        (Evaluation("north", 3, 5, 0.5, stats={"di\nce": {"mean": 0.5, "sd": 0.0, "count": 5.0}}), "must have count"),
     ],
 )
 def test_scores_that_would_spoil_a_table_are_refused(scores: Evaluation, words: str) -> None:

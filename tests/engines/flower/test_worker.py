@@ -22,10 +22,10 @@ from flower_support import OPEN, make_desk, png_recipe
 from polyclinic.engines.flower import link, reception
 from polyclinic.engines.flower.blobs import decode, encode
 from polyclinic.engines.flower.link import Address, receive, send
+from polyclinic.engines.flower.processes import birth, lives
 from polyclinic.engines.flower.reception import HOME, SETTINGS_FILE, deliver
 from polyclinic.engines.flower.request import Request
 from polyclinic.engines.flower.settings import SiteSettings
-from polyclinic.engines.flower.worker import _birth
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation.messages import Description, Failure, from_tensors
 from polyclinic.recipe_files import recipe_text
@@ -128,12 +128,16 @@ def test_the_worker_ends_when_its_owner_is_killed(running: Running) -> None:
 
 def test_a_process_that_ended_is_not_the_one_that_was() -> None:
     process = subprocess.Popen(["sleep", "60"])
-    began = _birth(process.pid)
-    assert began == _birth(process.pid) != ""
+    began = birth(process.pid)
+    assert began == birth(process.pid) != ""
+    assert lives(process.pid, began)
+    assert not lives(process.pid, "another")
     process.kill()
-    until(lambda: _birth(process.pid) != began)
+    until(lambda: birth(process.pid) != began)
+    assert not lives(process.pid, birth(process.pid)), "it ended, though nobody has asked how"
     process.wait()
-    assert _birth(process.pid) == ""
+    assert birth(process.pid) == ""
+    assert not lives(process.pid, "")
 
 
 def echo(listener: Listener, results: list[Any]) -> Thread:

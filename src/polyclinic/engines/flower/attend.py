@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,13 @@ def check_site(settings: SiteSettings, line: Line, say: Callable[[str], None]) -
     for file, what in ((line.key, "key"), (line.ca, "ca")):
         if file is not None and not file.is_file():
             raise PolyclinicError(f"{file}: no such file; give the site's --{what}.")
+    if line.key is not None and not line.key.read_bytes().startswith(b"-----BEGIN "):
+        raise PolyclinicError(f"{line.key}: not a private key; give NAME.key, which polyclinic keys site made.")
+    if line.ca is not None:
+        try:
+            ssl.create_default_context(cafile=line.ca)
+        except ssl.SSLError as error:
+            raise PolyclinicError(f"{line.ca}: not a PEM certificate; expected the coordinator's ca.crt.") from error
     if line.key is not None and line.key.stat().st_mode & 0o077 and os.name == "posix":
         raise PolyclinicError(f"{line.key}: others can read this private key; run: chmod 600 {line.key}")
     policy = load_policy(Path(settings.policy) if settings.policy else None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import os
 import secrets
 import socket
 import sys
@@ -21,7 +21,7 @@ import tomli_w
 from polyclinic import __version__
 from polyclinic.engines.flower.guard import CLIENT, SERVER
 from polyclinic.engines.flower.plan import Plan, PlanFiles
-from polyclinic.engines.flower.processes import call, end, environment, program, start
+from polyclinic.engines.flower.processes import birth, call, end, environment, lives, program, start
 from polyclinic.engines.flower.relay import Follower
 from polyclinic.engines.flower.superlink import LIMIT, LIVE_FILE, LIVE_TOKEN
 from polyclinic.errors import PolyclinicError
@@ -31,6 +31,7 @@ from polyclinic.keys import ServerKeys, accepted
 
 _CONNECTION = "polyclinic"
 _START_PATIENCE = 90.0
+_PORT_PATIENCE = 10.0
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,14 @@ class Coordinator:
         self.files = PlanFiles(folder)
         self.home = self.files.folder / "home"
         self.superlink: Popen[bytes] | None = None
+        self._server: tuple[int, str] | None = None  # the server's process, and when it began
 
     def __enter__(self) -> Coordinator:
         self.home.mkdir(parents=True, exist_ok=True)
         self.files.outcome.unlink(
             missing_ok=True
         )  # of an earlier start, which whoever watches would take for this one's
+        self._require_port()
         self._stack = ExitStack()
         log = self._stack.enter_context((self.files.folder / "superlink.log").open("ab"))
         command = [sys.executable, "-m", "polyclinic.engines.flower.superlink", *self._options()]
@@ -106,6 +109,7 @@ class Coordinator:
     def _submit(self, plan: Plan, folder: Path, settings: dict[str, Any]) -> None:
         """Start the run. Its bundle is one file of settings; the code is what is installed at each end."""
         plan.save(folder)
+        self._server = None
         app = PlanFiles(folder).folder / "app"
         table = {
             "project": {"name": "polyclinic", "version": __version__.split("+")[0], "license": "Apache-2.0"},
@@ -142,14 +146,31 @@ class Coordinator:
             if time.monotonic() - started > _START_PATIENCE:
                 raise PolyclinicError(f"The server's process did not start within {_START_PATIENCE:g} s; see {log}.")
             return
-        try:
-            os.kill(int(files.pid.read_text(encoding="utf-8")), 0)
-        except (OSError, ValueError):
+        if self._server is None:
+            pid = int(files.pid.read_text(encoding="utf-8"))
+            self._server = pid, birth(pid)
+        if not lives(*self._server):
             time.sleep(0.5)
             if not files.outcome.exists():
-                raise PolyclinicError(
-                    f"The server's process ended without a word; see {log}, and go on with --resume."
-                ) from None
+                raise PolyclinicError(f"The server's process ended without a word; see {log}, and go on with --resume.")
+
+    def _require_port(self) -> None:
+        """Wait a moment for a server that is on its way out; whoever else listens there would be taken for ours."""
+        family = socket.AF_INET6 if ":" in self.place.host else socket.AF_INET
+        ends = time.monotonic() + _PORT_PATIENCE
+        while True:
+            with socket.socket(family) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((self.place.host, self.place.port))
+                    return
+                except OSError as error:
+                    if error.errno != errno.EADDRINUSE or time.monotonic() > ends:
+                        raise PolyclinicError(
+                            f"{self.place.host}:{self.place.port}: cannot listen there ({error.strerror or error}); "
+                            "choose another --port or --host, or end the program that does."
+                        ) from error
+            time.sleep(0.2)
 
     def _options(self) -> list[str]:
         options = [

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import json
 import re
+import secrets
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -47,6 +48,7 @@ from polyclinic.federation.policy import (
 )
 from polyclinic.federation.site import Site
 from polyclinic.federation.store import SiteStore
+from polyclinic.files import write_private
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
@@ -54,7 +56,6 @@ from polyclinic.recipe_files import make_recipe, parse_recipe
 from polyclinic.runs.folder import versions
 from polyclinic.runs.sites import open_for, prepare_items, require_training_data, site_data
 from polyclinic.runs.testing import require_spacing
-
 
 _CHANNEL = re.compile(r"_\d{4}$")  # of a file's name, after the name of its image
 _TELLING = 3  # letters from which a name can say whose image it is
@@ -218,9 +219,16 @@ class Desk:
         spaced = header.affine is not None or federation.task.nominal_spacing(len(header.shape)) is not None
         return Description(
             self.settings.name, request.broadcast.round, _task_of(federation), counts, spaced,
-            hashlib.sha256(part.split.to_csv().encode()).hexdigest(), versions(),
+            self._mark(part.split.to_csv()), versions(),
             refusal=_refusal(opened.bench, policy) or "",
         )  # fmt: skip
+
+    def _mark(self, text: str) -> str:
+        """A mark by which the server sees that a split stays the same; without the secret nobody can guess at names."""
+        secret = self.home / "mark.secret"
+        if not secret.exists():
+            write_private(secret, secrets.token_bytes(32))
+        return hmac.new(secret.read_bytes(), text.encode(), "sha256").hexdigest()
 
     def _too_few(self, opened: _Open, data: SiteData, policy: Policy) -> str | None:
         """Why too few images stand behind what would leave, or ``None``; slices of a volume are one image."""
@@ -252,7 +260,7 @@ class Desk:
         if isinstance(reply, Failure):
             self.log(f"round {number}: {reply.reason}" if number else f"{request.act}: {reply.reason}")
         elif isinstance(reply, Update):
-            self.log(f"round {number}: trained in {reply.seconds:.1f} s, {reply.bytes / 2**20:.2f} MB leave")
+            self.log(f"round {number}: trained in {reply.seconds:.1f} s, {reply.bytes / 1e6:.2f} MB leave")
         elif isinstance(reply, Evaluation):
             held = f" ({reply.note})" if reply.note else ""
             self.log(f"round {number}: {request.split} scored on {reply.images} images{held}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from polyclinic.errors import PolyclinicError
 from polyclinic.files import only_one, write_json, write_text
 
 _PROBE = 1.0
+_HANDSHAKE = 5.0
+_EXPIRED, _OTHER_NAME, _OTHER_ADDRESS = 10, 62, 64  # OpenSSL's codes
 _OFTEN = 3
 _REJECTED = ("[2001]", "[2004]", "code: 2001", "code: 2004", "Invalid SuperNode authentication")
 
@@ -41,16 +44,44 @@ class Line:
             "--superlink", self.server,
         ]  # fmt: skip
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Host and port."""
+        host, _, port = self.server.rpartition(":")
+        return host.strip("[]"), int(port)
+
     def answers(self) -> bool | None:
         """Whether somebody listens there; ``None`` if that cannot be told, as when a network swallows packets."""
-        host, _, port = self.server.rpartition(":")
         try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout=2):
+            with socket.create_connection(self.place, timeout=2):
                 return True
         except ConnectionRefusedError:
             return False
         except OSError:
             return None
+
+    def trouble(self) -> str | None:
+        """What stands between the site and its server, in a sentence: Flower's log has it among much else, or not."""
+        try:
+            with socket.create_connection(self.place, timeout=_HANDSHAKE) as plain:
+                if self.ca is not None:
+                    ssl.create_default_context(cafile=self.ca).wrap_socket(plain, server_hostname=self.place[0]).close()
+        except ssl.SSLCertVerificationError as error:
+            advice = {
+                _EXPIRED: "the coordinator must renew it (polyclinic keys server)",
+                _OTHER_NAME: "give --server with a name that is in it (polyclinic keys server --host NAME)",
+                _OTHER_ADDRESS: "give --server with an address that is in it (polyclinic keys server --host ADDRESS)",
+            }.get(error.verify_code, "ask the coordinator for the ca.crt of this federation (--ca)")
+            return f"the certificate of {self.server} is not trusted ({error.verify_message.rstrip('.')}); {advice}"
+        except ssl.SSLError as error:
+            return f"{self.server} does not speak TLS as expected ({error.reason}); check the port"
+        except socket.gaierror:
+            return f"no machine of the name {self.place[0]} is known; check --server and the network"
+        except ConnectionError:
+            return None  # nobody is there now; what is said of that is said elsewhere
+        except OSError as error:
+            return f"{self.server} cannot be reached ({error.strerror or error}); check the network and the firewall"
+        return None
 
 
 class Hospital:
@@ -63,6 +94,7 @@ class Hospital:
         self.home = Path(settings.home)
         self._probed = 0.0
         self._waiting = False
+        self._trouble: str | None = None
         self._rejected_since: float | None = None
         self._rejections = 0
 
@@ -116,14 +148,22 @@ class Hospital:
         if there is not False:
             self._waiting = False
             if self.node.process is None:
+                self._say_trouble()
                 self.node.begin()
             elif self.node.keep() is not None and not self._rejections:
                 self.say("the connection ended; connecting again")
+                self._say_trouble()
         elif not self._waiting:
             # The server is down, and with it everything that it knew of this connection.
             self._waiting = True
             self.say(f"nobody listens on {self.line.server}; waiting for the server")
             self.node.end(patience=2)
+
+    def _say_trouble(self) -> None:
+        """Once, until it is another one or over."""
+        before, self._trouble = self._trouble, self.line.trouble()
+        if self._trouble is not None and self._trouble != before:
+            self.say(self._trouble)
 
     def _hear_node(self) -> None:
         """Of what Flower writes, what a hospital needs to know; all of it is in ``flower/supernode.log``."""

@@ -17,6 +17,8 @@ from typing import IO
 from polyclinic.errors import PolyclinicError
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_LINUX = sys.platform.startswith("linux")
+_LIBC = ctypes.CDLL(None) if _LINUX else None  # here: between fork and exec other threads may hold the loader's lock
 
 
 def require_flower() -> None:
@@ -48,12 +50,13 @@ def start(command: Sequence[str], env: Mapping[str, str], log: IO[bytes] | None)
     """Start a program that gets no Ctrl-C of its own and, on Linux, ends with this process however that ends."""
     return subprocess.Popen(
         list(command), env=dict(env), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-        preexec_fn=_end_with_parent if sys.platform.startswith("linux") else None,
+        preexec_fn=_end_with_parent if _LINUX else None,
     )  # fmt: skip
 
 
 def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)
+    assert _LIBC is not None
+    _LIBC.prctl(_DIE_WITH_PARENT, signal.SIGTERM)
 
 
 def end(process: subprocess.Popen[bytes] | None, patience: float = 8.0) -> None:
@@ -68,6 +71,24 @@ def end(process: subprocess.Popen[bytes] | None, patience: float = 8.0) -> None:
             break
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def birth(pid: int) -> str:
+    """When a process began, so that another one that later gets its number is not taken for it."""
+    try:
+        state, *numbers = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "ended" if state in "ZX" else numbers[18]  # ended, and nobody has asked how
+
+
+def lives(pid: int, born: str) -> bool:
+    """Whether the process of this number that began at ``born`` is still at work."""
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return born != "ended" and birth(pid) == born
 
 
 def free_port(host: str = "127.0.0.1") -> int:

@@ -61,6 +61,14 @@ def _home(context: Context) -> Path:
     return home
 
 
+def own_name() -> str:
+    """The name of the site that this process speaks for, as ``polyclinic site`` wrote it down; else nothing."""
+    try:
+        return str(json.loads((Path(os.environ[HOME]) / SETTINGS_FILE).read_text(encoding="utf-8"))["name"])
+    except (KeyError, OSError, ValueError):
+        return ""
+
+
 def default_home(site: str) -> Path:
     """Where a site keeps its memory, audit log and worker: ``$XDG_STATE_HOME/polyclinic/NAME``."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"

@@ -21,7 +21,7 @@ from polyclinic.engines.flower.relay import Relay
 from polyclinic.engines.flower.request import Request
 from polyclinic.engines.flower.wire import from_records, to_records
 from polyclinic.errors import PolyclinicError
-from polyclinic.federation.observer import Observer, Observers
+from polyclinic.federation.observer import Observer, Observers, when
 from polyclinic.files import write_json, write_text
 from polyclinic.recipe import Recipe
 from polyclinic.recipe_files import make_recipe, parse_recipe
@@ -106,7 +106,7 @@ class Log(Observer):
 
     def on_refusal(self, round_number: int, site: str, reason: str, details: str) -> None:  # noqa: ARG002
         """Who gave nothing, and why."""
-        self._say(f"round {round_number + 1}: {site} {reason}")
+        self._say(f"{when(round_number)}: {site} {reason}")
 
     def on_round(self, event: dict[str, Any]) -> None:
         """A round in a line."""

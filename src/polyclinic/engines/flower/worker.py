@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from polyclinic.engines.flower.link import Address, receive, send
+from polyclinic.engines.flower.processes import birth, lives
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -27,8 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--owner", type=int, required=True, help="process id that this worker belongs to")
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the owner decides
-    owner = _birth(given.owner)
-    threading.Thread(target=_leave_with, args=(given.owner, owner), daemon=True).start()
+    threading.Thread(target=_leave_with, args=(given.owner, birth(given.owner)), daemon=True).start()
     settings = json.loads(given.settings.read_text(encoding="utf-8"))
     listener = Address(Path(settings["home"])).listen()
     desk = _open_desk(settings)
@@ -55,25 +55,10 @@ def _serve(connection: Connection, desk: object) -> None:
     send(connection, *desk.serve(*receive(connection)))
 
 
-def _birth(pid: int) -> str:
-    """When a process began, so that another one that later gets its number is not taken for it."""
-    try:
-        state, *numbers = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "ended" if state in "ZX" else numbers[18]  # ended, and nobody has asked how
-
-
-def _leave_with(pid: int, birth: str) -> None:
-    while True:
-        try:
-            os.kill(pid, 0)
-            gone = _birth(pid) != birth
-        except OSError:
-            gone = True
-        if gone:
-            os._exit(0)
+def _leave_with(pid: int, born: str) -> None:
+    while lives(pid, born):
         time.sleep(0.5)
+    os._exit(0)
 
 
 def _say(text: str) -> None:

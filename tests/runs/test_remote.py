@@ -286,6 +286,18 @@ def test_a_refusing_site_is_told_and_the_others_go_on(tiny_federation: Path, tmp
     assert {site for _, site, reason in told.refusals if "does not allow the method" in reason} == set(SITES)
 
 
+def test_a_test_that_nobody_takes_part_in_is_not_the_end_of_a_run(tiny_federation: Path, tmp_path: Path) -> None:
+    recipe = png_recipe(tiny_federation)
+
+    def away(act: str, site: str, number: int) -> str | None:
+        return "is not connected" if act == "test" else None
+
+    with pytest.raises(PolyclinicError, match=r"No site could be tested \(north: is not connected; south"):
+        execute(tmp_path, recipe, tiny_federation, spoil=away)
+    assert not (tmp_path / "run" / "checkpoints" / "all" / "tested.json").exists()
+    assert set(execute(tmp_path, recipe, tiny_federation, resume=True)["sites"]) == set(SITES)
+
+
 TASK = {"classes": ["background", "disc"], "channels": 1, "spatial_dims": 2}
 
 

@@ -218,8 +218,13 @@ class RemoteExecution:
                 self.observer.on_message(f"{said}; it is repeated ({repeats} of {_REPEATS}).")
                 time.sleep(_PAUSE)
                 server = self._server(bench, engine, training, name)
+        self._gather(engine)
         started = time.perf_counter()
         rows, facts = test_part(bench, engine, server, part, list(self.sites))
+        tested = [unseen] if unseen else self.sites
+        if facts.get("untested", {}).keys() >= set(tested):
+            reasons = "; ".join(f"{site}: {reason}" for site, reason in facts["untested"].items())
+            raise PolyclinicError(f"No site could be tested ({reasons}); mend that and go on with --resume.")
         for site, reason in facts.get("untested", {}).items():
             self.observer.on_refusal(server.state.round - 1, site, f"is not tested: {reason}", "")
         rows_to_csv(self.folder.part(name) / "cases.csv", rows)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -529,3 +530,38 @@ def test_served_bytes_are_the_answer(tiny_federation: Path, tmp_path: Path) -> N
     assert isinstance(back, Update)
     assert isinstance(wanted, Update)
     assert_same(back.weights, wanted.weights)
+
+
+def test_images_that_change_within_a_run_stop_the_site_and_no_other_run(tiny_federation: Path, tmp_path: Path) -> None:
+    """What trained in one round could else be tested at the end of the same run."""
+    own = tmp_path / "federation"
+    shutil.copytree(tiny_federation, own)
+    recipe = png_recipe(own)
+    federation, resolved = open_for(recipe)
+    broadcast = Broadcast(0, dict(build_bench(resolved, federation.task).initial_exchanged))
+    desk = make_desk(tmp_path / "home", own, device="cpu")
+    assert isinstance(desk.answer(request("train", recipe, broadcast)), Update)
+    image = next((own / "north" / "images").iterdir())
+    for kind in ("images", "labels"):
+        shutil.copy(own / "north" / kind / image.name, own / "north" / kind / f"added-later{image.suffix}")
+    again = make_desk(tmp_path / "home", own, device="cpu")
+    reply = again.answer(request("train", recipe, replace(broadcast, round=1)))
+    assert isinstance(reply, Failure)
+    assert "have changed since this run began" in reply.reason
+    other = replace(request("train", recipe, broadcast), run="run-2")
+    assert isinstance(again.answer(other), Update)
+
+
+def test_a_failed_device_ends_the_worker_and_an_ordinary_fault_does_not(
+    tiny_federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = png_recipe(tiny_federation)
+    for text, broken in (("CUDA error: device-side assert triggered", True), ("shapes do not fit", False)):
+        desk = make_desk(tmp_path / f"home-{broken}", tiny_federation, device="cpu")
+
+        def fail(*_: Any, text: str = text) -> None:
+            raise RuntimeError(text)
+
+        monkeypatch.setattr(desk, "_opened", fail)
+        assert isinstance(desk.answer(request("describe", recipe, Broadcast(-1, {}))), Failure)
+        assert desk.broken == broken

@@ -137,24 +137,25 @@ def test_answers_come_in_the_order_of_the_sites_whatever_the_order_of_replies() 
 
 def test_an_answer_that_waits_while_the_server_is_busy_is_not_late() -> None:
     """The deadline is the site's: what has come is taken, however long the server needs for the one before."""
-    engine = engine_of(all_trained(), deadline=0.3)
+    engine = engine_of(all_trained(), deadline=1.5)
     answers = []
     for answer in engine.train(Broadcast(3, WEIGHTS), SITES):
         answers.append(answer)
-        time.sleep(0.4 if len(answers) == 1 else 0)
+        time.sleep(2.0 if len(answers) == 1 else 0)
     assert [type(answer) for answer in answers] == [Update, Update, Update]
 
 
 def test_a_silent_site_is_late_and_the_others_are_not() -> None:
-    engine = engine_of(all_trained(north=silent), deadline=0.3)
+    engine = engine_of(all_trained(north=silent), deadline=1.0)
     answers = train(engine)
-    assert reason(answers["north"]) == "is late: no answer within the deadline of 0.3 s"
+    assert reason(answers["north"]) == "is late: no answer within the deadline of 1 s"
     assert isinstance(answers["east"], Update)
     assert isinstance(answers["south"], Update)
     assert told(engine).last("north") == "late"
+    time.sleep(0.3)  # whoever was about to look has looked
     pulls = grid_of(engine).pulls
-    time.sleep(0.1)
-    assert grid_of(engine).pulls <= pulls + 1  # nobody waits for it any more
+    time.sleep(0.3)
+    assert grid_of(engine).pulls == pulls, "nobody waits for it any more"
 
 
 def test_without_a_deadline_a_slow_site_is_waited_for() -> None:

@@ -64,7 +64,8 @@ def coordinate(
         raise PolyclinicError(f"{out}: already holds a run; go on with --resume or choose another folder with --out.")
     place = Place(settings.host, settings.port, settings.keys)
     named = settings.keys is not None
-    plan = Plan(run_name(out), recipe_text(recipe), sites, Path(recipe.federation).name, named, resume)
+    text = recipe_text(recipe)
+    plan = Plan(run_name(out, text), text, sites, Path(recipe.federation).name, named, resume)
     with Coordinator(out, place, observer, int(recipe.engine.max_message_mb * 2**20)) as coordinator:
         if named:
             coordinator.accept_sites(sites)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from polyclinic.data.description import read_description
 from polyclinic.data.federation import Federation, Item, item_header
 from polyclinic.data.formats import stem_of
 from polyclinic.data.imageset import ImageSet
@@ -48,7 +49,7 @@ from polyclinic.federation.policy import (
 )
 from polyclinic.federation.site import Site
 from polyclinic.federation.store import SiteStore
-from polyclinic.files import write_private
+from polyclinic.files import write_private, write_text
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
@@ -85,6 +86,7 @@ class Desk:
         self.home = Path(settings.home)
         self.audit = AuditLog(self.home / "audit.jsonl")
         self._open: _Open | None = None
+        self.broken = False
 
     def serve(self, blobs: Mapping[str, bytes], about: Any) -> tuple[Blobs, dict[str, Any]]:
         """The answer to whatever came, as it travels; what is no request gets a failure, and that is written down."""
@@ -108,6 +110,8 @@ class Desk:
         except Exception as error:
             # The traceback names files of the hospital: it stays in the hospital's log.
             self.log(traceback.format_exc())
+            # A graphics card that has failed once fails everything that this process asks of it afterwards.
+            self.broken = isinstance(error, RuntimeError) and "CUDA" in str(error)
             said = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             reply = Failure(name, number, self._outward(said))
         self._tell(request, reply)
@@ -140,8 +144,9 @@ class Desk:
         _refuse(_refusal(opened.bench, policy))
         _require_task(opened.federation, request.task)
         _require_model(opened.bench, request.broadcast)
-        data = self._data(opened, request.part)
         run = self.home / "runs" / request.run
+        self._require_same_split(opened, request.part, run / request.part / "split.mark")
+        data = self._data(opened, request.part)
         site = Site(data, SiteStore(run / request.part))
         if request.act == "evaluate":
             require_spacing(data, opened.recipe)
@@ -178,6 +183,8 @@ class Desk:
             if not isinstance(table.get(key, {}), dict):
                 raise PolyclinicError(f"the server's recipe: {key} = {table[key]!r} is not possible: it is a table.")
         data = {k: v for k, v in table.get("data", {}).items() if k != "cache"}
+        if read_description(Path(settings.data) / "federation.toml").case_pattern is not None:
+            data.pop("case_pattern", None)  # how cases are named is the hospital's to say, where it says so
         data |= {"sites": [settings.name], "cache": str(self.home / "cache")}
         network = {k: v for k, v in table.get("network", {}).items() if k != "weights"}
         if "weights" in table.get("network", {}):
@@ -222,6 +229,16 @@ class Desk:
             self._mark(part.split.to_csv()), versions(),
             refusal=_refusal(opened.bench, policy) or "",
         )  # fmt: skip
+
+    def _require_same_split(self, opened: _Open, part: str, file: Path) -> None:
+        """Images that trained must not be tested later in the same run, so neither files nor cases may change in it."""
+        mark = self._mark(self._part(opened, part).split.to_csv())
+        if not file.exists():
+            write_text(file, mark)
+        elif file.read_text(encoding="utf-8") != mark:
+            raise PolyclinicError(
+                "the site's images, cases or labels have changed since this run began; restore them, or start a new run"
+            )
 
     def _mark(self, text: str) -> str:
         """A mark by which the server sees that a split stays the same; without the secret nobody can guess at names."""

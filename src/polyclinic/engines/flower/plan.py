@@ -11,6 +11,7 @@ from typing import Any
 from polyclinic.engines.flower.reception import site_names
 from polyclinic.errors import PolyclinicError
 from polyclinic.files import read_json, write_json, write_text
+from polyclinic.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,13 @@ class PlanFiles:
         self.log = folder / "server.log"
 
 
-def run_name(folder: Path) -> str:
-    """The name under which sites keep their memory of a run: made once, and kept for every resume."""
-    path = PlanFiles(folder).run
-    if not path.exists():
-        write_text(path, secrets.token_hex(8))
-    return path.read_text(encoding="utf-8").strip()
+def run_name(folder: Path, recipe: str = "") -> str:
+    """The name under which sites keep their memory of a run: made once, and kept for every resume.
+
+    A run that never finished a round may start again with another recipe; sites must not take it for the first one.
+    """
+    files = PlanFiles(folder)
+    same = not files.plan.exists() or not recipe or read_json(files.plan).get("recipe") == recipe
+    if not files.run.exists() or (not same and not RunFolder(folder).started()):
+        write_text(files.run, secrets.token_hex(8))
+    return files.run.read_text(encoding="utf-8").strip()

@@ -53,6 +53,8 @@ def _serve(connection: Connection, desk: object) -> None:
 
     assert isinstance(desk, Desk)
     send(connection, *desk.serve(*receive(connection)))
+    if desk.broken:
+        sys.exit("the device failed; the worker starts anew")
 
 
 def _leave_with(pid: int, born: str) -> None:

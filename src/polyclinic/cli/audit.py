@@ -38,11 +38,9 @@ def audit(
         if tensors:
             for tensor in one["tensors"]:
                 shape = "x".join(map(str, tensor["shape"])) or "scalar"
-                table.add_row(
-                    "", "", "", "", f"  {tensor['name']}", shape, f"{tensor['bytes']:,} {tensor['sha256'][:16]}"
-                )
-    console = Console(highlight=False)
-    console.print(table, width=max(console.width, 160 if tensors else 110), crop=False, no_wrap=True)
+                table.add_row("", "", "", "", f"  {tensor['name']}", shape, f"{tensor['bytes']:,} {tensor['sha256']}")
+    # Whole numbers and hashes, also in a pipe or a narrow window: a line may then be broken, but nothing is cut off.
+    Console(highlight=False, width=max(Console().width, 220 if tensors else 110)).print(table)
     total = sum(one["bytes"] for one in entries)
     typer.echo(f"{len(entries)} messages, {total:,} bytes; the chain of the log is whole.")
     if entries:

@@ -121,7 +121,8 @@ class Server:
         """Updates that passed the checks, one at a time and in the order of the sites."""
         for answer in self.engine.train(broadcast, chosen):
             if isinstance(answer, Failure):
-                self._refuse(answer.site, f"failed: {answer.reason}", tally, answer.details)
+                said = answer.reason if answer.reason.startswith("refused:") else f"failed: {answer.reason}"
+                self._refuse(answer.site, said, tally, answer.details)
                 continue
             problem = problem_with(answer, broadcast.weights, self.declared, broadcast.round)
             if problem is not None:

@@ -15,7 +15,7 @@ from polyclinic.files import only_one, read_json, write_json, write_text
 from polyclinic.recipe import Recipe
 from polyclinic.recipe_files import changed_keys, load_recipe, recipe_text
 
-_FREE = (
+FREE = (
     "training.quorum",
     "tracking.",
     "data.cache",
@@ -62,7 +62,7 @@ class RunFolder:
             abandoned.unlink(missing_ok=True)
         if self.recipe_file.exists() and self.started():
             before = load_recipe(self.recipe_file)
-            changed = [key for key in changed_keys(before, recipe) if not key.startswith(_FREE)]
+            changed = [key for key in changed_keys(before, recipe) if not key.startswith(FREE)]
             if not resume:
                 other = f" of another recipe ({changed[0]} differs); " if changed else "; go on with --resume or "
                 raise PolyclinicError(f"{self.path}: already holds a run{other}choose another folder with --out.")

@@ -31,7 +31,8 @@ from polyclinic.runs.summary import summary_of
 from polyclinic.runs.testing import test_part
 
 _TASK = TypeAdapter(Task)
-_REPEATS = 3
+_PAUSES = (5, 20, 60)  # so that a site can be mended or come back
+_REPEATS = len(_PAUSES)
 _PAUSE = 1.0
 _MATTER = ("polyclinic", "torch", "monai", "flwr")
 
@@ -60,7 +61,7 @@ def refuse_impossible(recipe: Recipe) -> None:
     method = parse_method(recipe.method)
     if method.pooled:
         raise PolyclinicError(
-            f"method = '{recipe.method}' puts all images in one place; it needs the engine inprocess."
+            f"method = '{recipe.method}' puts all images in one place; use polyclinic run with the engine inprocess."
         )
     if recipe.data.size == "auto" and recipe.data.patch is None:
         raise PolyclinicError(
@@ -68,7 +69,8 @@ def refuse_impossible(recipe: Recipe) -> None:
         )
     if recipe.protocol.transfer:
         raise PolyclinicError(
-            "protocol.transfer would carry personal weights from site to site; it needs the engine inprocess."
+            "protocol.transfer would carry personal weights from site to site; use polyclinic run with the engine "
+            "inprocess."
         )
 
 
@@ -135,7 +137,9 @@ class RemoteExecution:
         for answer in engine.describe([site for site in self.sites if site in engine.online()]):
             refusal = answer.reason if isinstance(answer, Failure) else answer.refusal
             if refusal or isinstance(answer, Failure):
-                self.observer.on_refusal(-1, answer.site, refusal, getattr(answer, "details", ""))
+                self.observer.on_refusal(
+                    -1, answer.site, f"will not take part: {refusal}", getattr(answer, "details", "")
+                )
                 continue
             try:
                 tasks[answer.site], spaced[answer.site] = task_from(answer.task), answer.knows_spacing
@@ -215,8 +219,9 @@ class RemoteExecution:
                 if repeats > _REPEATS:
                     raise
                 said = str(error).partition("; mend")[0]
-                self.observer.on_message(f"{said}; it is repeated ({repeats} of {_REPEATS}).")
-                time.sleep(_PAUSE)
+                pause = _PAUSE * _PAUSES[repeats - 1]
+                self.observer.on_message(f"{said}; in {pause:g} s it is repeated ({repeats} of {_REPEATS}).")
+                time.sleep(pause)
                 server = self._server(bench, engine, training, name)
         self._gather(engine)
         started = time.perf_counter()

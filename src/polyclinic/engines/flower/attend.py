@@ -16,6 +16,7 @@ from polyclinic.engines.flower.processes import require_flower
 from polyclinic.engines.flower.settings import SiteSettings
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation.policy import load_policy
+from polyclinic.files import only_one
 from polyclinic.recipe import DataSettings
 
 
@@ -54,6 +55,10 @@ def check_site(settings: SiteSettings, line: Line, say: Callable[[str], None]) -
     if line.key is not None and line.key.stat().st_mode & 0o077 and os.name == "posix":
         raise PolyclinicError(f"{line.key}: others can read this private key; run: chmod 600 {line.key}")
     policy = load_policy(Path(settings.policy) if settings.policy else None)
+    if not (Path(settings.data) / settings.name).is_dir() and not settings.data.startswith("demo:"):
+        raise PolyclinicError(
+            f"{settings.data}: has no folder '{settings.name}'; name it as the site, or correct --name."
+        )
     federation = open_federation(settings.data, DataSettings(sites=(settings.name,)))
     items = federation.sites[settings.name]
     labelled = sum(item.label is not None for item in items)
@@ -69,7 +74,9 @@ def attend(settings: SiteSettings, line: Line, echo: Callable[[str], None], give
     require_flower()
     home = Path(settings.home)
     home.mkdir(parents=True, exist_ok=True)
-    with (home / "site.log").open("a", encoding="utf-8") as log:
+    home.chmod(0o700)
+    taken = "another polyclinic site works in this home; stop it, or give another --home."
+    with only_one(home, taken), (home / "site.log").open("a", encoding="utf-8") as log:
 
         def say(text: str) -> None:
             stamped = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}"
@@ -79,7 +86,10 @@ def attend(settings: SiteSettings, line: Line, echo: Callable[[str], None], give
 
         check_site(settings, line, say)
         say(f"connecting to {line.server}" + ("" if line.key else " WITHOUT encryption and WITHOUT a key (--insecure)"))
-        with Hospital(settings, line, say, give_up) as hospital:
-            while True:
-                hospital.look()
-                time.sleep(0.2)
+        try:
+            with Hospital(settings, line, say, give_up) as hospital:
+                while True:
+                    hospital.look()
+                    time.sleep(0.2)
+        finally:
+            say("stopped")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from polyclinic.engines.flower.coordinator import Coordinator, Place
-from polyclinic.engines.flower.plan import Plan, run_name
+from polyclinic.engines.flower.plan import Plan, PlanFiles, run_name
 from polyclinic.engines.flower.processes import require_flower
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation.observer import Observer
+from polyclinic.files import read_json, write_json
 from polyclinic.keys import ServerKeys, accepted
 from polyclinic.recipe import Recipe
-from polyclinic.recipe_files import recipe_text
-from polyclinic.runs.folder import RunFolder
+from polyclinic.recipe_files import changed_keys, load_recipe, recipe_text
+from polyclinic.runs.folder import FREE, RunFolder
+from polyclinic.runs.live import Live
 from polyclinic.runs.remote import refuse_impossible
 
 _LINGER = 3.0  # seconds in which those who watch from elsewhere see that the run is finished
@@ -36,6 +39,8 @@ class ServerSettings:
             if not self.sites:
                 raise PolyclinicError("--insecure knows sites by name only; name them with --sites north,south.")
             return tuple(sorted(self.sites))
+        if not self.keys.is_dir():
+            raise PolyclinicError(f"{self.keys}: no such folder; make it with polyclinic keys server.")
         known = tuple(accepted(self.keys))
         unknown = sorted(set(self.sites) - set(known))
         if unknown:
@@ -59,6 +64,13 @@ def coordinate(
     folder, sites = RunFolder(out), settings.names()
     finished = folder.summary()
     if finished is not None and resume:
+        changed = [key for key in changed_keys(load_recipe(folder.recipe_file), recipe) if not key.startswith(FREE)]
+        changed = [key for key in changed if key not in ("federation", "evaluation.units")]  # settled with the sites
+        if changed:
+            raise PolyclinicError(
+                f"{out}: this run is finished, with another recipe ({changed[0]} differs); choose another --out."
+            )
+        observer.on_message("this run is finished; nothing was left to do")
         return finished
     if folder.started() and not resume:
         raise PolyclinicError(f"{out}: already holds a run; go on with --resume or choose another folder with --out.")
@@ -66,12 +78,29 @@ def coordinate(
     named = settings.keys is not None
     text = recipe_text(recipe)
     plan = Plan(run_name(out, text), text, sites, Path(recipe.federation).name, named, resume)
-    with Coordinator(out, place, observer, int(recipe.engine.max_message_mb * 2**20)) as coordinator:
-        if named:
-            coordinator.accept_sites(sites)
-        observer.on_message(f"listening on {settings.host}:{settings.port} for {', '.join(sites)}")
-        coordinator.serve(plan, out)
-        time.sleep(_LINGER)
+    Live(folder, recipe.method, plan.federation, "flower").on_message("the server starts")
+    try:
+        with Coordinator(out, place, observer, int(recipe.engine.max_message_mb * 2**20)) as coordinator:
+            if named:
+                coordinator.accept_sites(sites)
+            observer.on_message(f"listening on {settings.host}:{settings.port} for {', '.join(sites)}")
+            coordinator.serve(plan, out)
+            time.sleep(_LINGER)
+    except BaseException as error:
+        _say_stopped(folder, error)
+        raise
     summary = folder.summary()
     assert summary is not None
     return summary
+
+
+def _say_stopped(folder: RunFolder, error: BaseException) -> None:
+    """The server's process may have had no time to say so: for those who watch, and for the log."""
+    words = str(error) if isinstance(error, PolyclinicError) else "interrupted"
+    with suppress(OSError, PolyclinicError):
+        live = folder.path / "live.json"
+        view = read_json(live)
+        if not view.get("finished"):
+            write_json(live, {**view, "stopped": words})
+        with PlanFiles(folder.path).log.open("a", encoding="utf-8") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} stopped: {words}\n")

@@ -63,9 +63,8 @@ class Coordinator:
 
     def __enter__(self) -> Coordinator:
         self.home.mkdir(parents=True, exist_ok=True)
-        self.files.outcome.unlink(
-            missing_ok=True
-        )  # of an earlier start, which whoever watches would take for this one's
+        # That of an earlier start: whoever watches would take it for this one.
+        self.files.outcome.unlink(missing_ok=True)
         self._require_port()
         self._stack = ExitStack()
         log = self._stack.enter_context((self.files.folder / "superlink.log").open("ab"))

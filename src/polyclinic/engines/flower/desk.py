@@ -137,6 +137,11 @@ class Desk:
         return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in found)
 
     def _work(self, request: Request) -> Message:
+        if request.site and request.site != self.settings.name:
+            raise PolyclinicError(
+                f"the coordinator knows this site's key as '{request.site}', and the site calls itself "
+                f"'{self.settings.name}'; start it with --name {request.site}"
+            )
         policy = load_policy(Path(self.settings.policy) if self.settings.policy else None)
         opened = self._opened(request.recipe, policy)
         if request.act == "describe":

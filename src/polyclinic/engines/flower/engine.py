@@ -13,6 +13,7 @@ from threading import Thread
 from typing import Any, ClassVar, TypeVar
 
 from flwr.app import Message as FlowerMessage
+from flwr.app import RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
@@ -130,8 +131,8 @@ class _Exchange:
     def __init__(self, engine: FlowerEngine, request: Request, sites: Sequence[str]) -> None:
         self.engine, self.request = engine, request
         self.number = request.broadcast.round
-        tensors, about = request.to_tensors()
-        self.content = to_records(encode(tensors), about)
+        tensors, self.about = request.to_tensors()
+        self.arrays = to_records(encode(tensors), {}).array_records
         self.answers: dict[str, Message] = {}
         self.sent: dict[str, _Sent] = {}
         self.lost: set[str] = set()
@@ -161,8 +162,10 @@ class _Exchange:
         if node is None:
             self._miss(site)
             return
+        # The tensors are the same objects for every site, so that Flower takes them in once.
+        content = RecordDict({**self.arrays, **to_records({}, {**self.about, "site": site})})
         message = FlowerMessage(
-            self.content, node.number, _TYPES[self.request.act], ttl=engine.deadline or _LONG,
+            content, node.number, _TYPES[self.request.act], ttl=engine.deadline or _LONG,
             group_id=str(self.number + 1),
         )  # fmt: skip
         identifiers = list(engine.grid.push_messages([message]))

@@ -18,12 +18,13 @@ from polyclinic.engines.flower.processes import call, environment, free_port, pr
 from polyclinic.engines.flower.reception import HOME, SETTINGS_FILE
 from polyclinic.engines.flower.settings import SiteSettings
 from polyclinic.errors import PolyclinicError
-from polyclinic.files import only_one, write_json, write_text
+from polyclinic.files import write_json, write_text
 
 _PROBE = 1.0
 _HANDSHAKE = 5.0
 _EXPIRED, _OTHER_NAME, _OTHER_ADDRESS = 10, 62, 64  # OpenSSL's codes
-_OFTEN = 3
+_OFTEN = 2
+_AGAIN = 60.0
 _REJECTED = ("[2001]", "[2004]", "code: 2001", "code: 2004", "Invalid SuperNode authentication")
 
 
@@ -95,6 +96,7 @@ class Hospital:
         self._probed = 0.0
         self._waiting = False
         self._trouble: str | None = None
+        self._told = 0.0
         self._rejected_since: float | None = None
         self._rejections = 0
 
@@ -109,7 +111,6 @@ class Hospital:
 
     def __enter__(self) -> Hospital:
         with ExitStack() as stack:
-            stack.enter_context(only_one(self.home))
             write_json(self.home / SETTINGS_FILE, asdict(self.settings))
             flower = self.home / "flower"
             flower.mkdir(exist_ok=True)
@@ -147,23 +148,29 @@ class Hospital:
         there = self.line.answers()
         if there is not False:
             self._waiting = False
-            if self.node.process is None:
-                self._say_trouble()
+            if not self.node.runs and self._in_trouble():
+                self.node.end(patience=2)
+            elif self.node.process is None:
                 self.node.begin()
             elif self.node.keep() is not None and not self._rejections:
                 self.say("the connection ended; connecting again")
-                self._say_trouble()
         elif not self._waiting:
             # The server is down, and with it everything that it knew of this connection.
             self._waiting = True
             self.say(f"nobody listens on {self.line.server}; waiting for the server")
             self.node.end(patience=2)
 
-    def _say_trouble(self) -> None:
-        """Once, until it is another one or over."""
+    def _in_trouble(self) -> bool:
+        """Whether something stands between; it is said at once, and again every minute while it lasts."""
         before, self._trouble = self._trouble, self.line.trouble()
-        if self._trouble is not None and self._trouble != before:
+        if self._trouble is None:
+            self._rejected_since = None if before is not None else self._rejected_since
+            return False
+        self._rejected_since = self._rejected_since or time.monotonic()
+        if self._trouble != before or time.monotonic() - self._told > _AGAIN:
+            self._told = time.monotonic()
             self.say(self._trouble)
+        return True
 
     def _hear_node(self) -> None:
         """Of what Flower writes, what a hospital needs to know; all of it is in ``flower/supernode.log``."""
@@ -185,6 +192,8 @@ class Hospital:
     def _give_up(self) -> None:
         since = self._rejected_since
         if self.give_up is not None and since is not None and time.monotonic() - since >= self.give_up:
+            if self._trouble is not None:
+                raise PolyclinicError(f"{self._trouble}.")
             raise PolyclinicError(
                 f"{self.line.server} does not accept the key of site '{self.settings.name}'; ask the coordinator to "
                 f"accept {self.settings.name}.pub with polyclinic keys accept."

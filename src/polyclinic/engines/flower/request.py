@@ -30,6 +30,8 @@ class Request:
     broadcast: Broadcast = field(default_factory=lambda: Broadcast(-1, {}))
     task: dict[str, Any] = field(default_factory=dict)
     """The task that the sites agreed on, once they have."""
+    site: str = ""
+    """Under which name the coordinator knows the key of the site that this goes to."""
 
     def to_tensors(self) -> tuple[Tensors, dict[str, Any]]:
         """Named tensors and plain data."""

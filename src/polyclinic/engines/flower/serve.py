@@ -122,4 +122,5 @@ class Log(Observer):
 
     def on_result(self, summary: dict[str, Any]) -> None:
         """The end."""
-        self._say(f"finished: average {summary['average']}")
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in summary["average"].items() if value is not None)
+        self._say(f"finished: average over sites: {shown}")

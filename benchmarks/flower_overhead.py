@@ -7,8 +7,9 @@ Three ways are measured one after another for each size, in rounds that only tra
   its new process for every message, and no polyclinic;
 * polyclinic over Flower: server and two sites in processes of their own.
 
-Added = a round over Flower, less the slowest site's own training, less a round of Flower alone. The first round of a
-run is left out: it reads images and builds the network.
+Added = a round over Flower, less the slowest site's own training, less a round of Flower alone, less what the server
+does in a round in process (aggregation, checkpoint). The first round of a run is left out: it reads images and builds
+the network.
 
     python benchmarks/flower_overhead.py [--rounds N] [--out FILE]
 """
@@ -36,7 +37,7 @@ from polyclinic.federation.observer import Observer
 from polyclinic.keys import ServerKeys, make_demo_keys
 from polyclinic.runs.folder import RunFolder, versions
 
-WIDTHS = {2: 32, 8: 64, 30: 125}
+WIDTHS = {2: 16, 8: 32, 30: 63}
 SITES = ("hospital-a", "hospital-b")
 
 CLIENT = """
@@ -48,7 +49,7 @@ def train(message, context):
     return Message(message.content, reply_to=message)
 """
 SERVER = """
-import json, time
+import json, os, time
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import ServerApp
 app = ServerApp()
@@ -60,7 +61,7 @@ def main(grid, context):
     seconds = []
     for number in range(rounds):
         started = time.perf_counter()
-        data = bytes([number]) * size
+        data = os.urandom(size)  # equal pieces would travel once
         messages = [
             Message(RecordDict({"weights": ArrayRecord({"t": Array("uint8", (size,), "bytes", data)})}), node, "train")
             for node in grid.get_node_ids()
@@ -80,14 +81,14 @@ TEXT = """# What the Flower engine adds to a round
 Made by `python benchmarks/flower_overhead.py --rounds {rounds}` on {machine}; {about}. Two sites, TLS and keys,
 127.0.0.1; two training steps of two 32x32 images, no validation; medians over the rounds after the first. Seconds.
 
-| parameters | MB each way | in process | Flower alone | over Flower | slowest site trains | added |
-|---|---|---|---|---|---|---|
+| parameters | MB each way | in process | Flower alone | over Flower | slowest site trains | server's own work | added |
+|---|---|---|---|---|---|---|---|
 {lines}
 
 *Flower alone* sends the same bytes to two SuperNodes whose app gives them straight back: Flower's polling (an idle
 SuperNode looks for messages every 3 s), its process for every message, and the transfer. *Added* is a round over Flower
-less the slowest site's training less Flower alone: what polyclinic's own hand-over, checks, audit log and aggregation
-take. It can be negative where the two met Flower's polls differently.
+less the slowest site's training, less Flower alone, less the server's own work as it is in process (aggregation and
+checkpoint): what the hand-over to the site's worker, the checks and the audit log take. It can be negative where the two met Flower's polls differently.
 
 Bytes: tensors travel as safetensors, whose header added {more} for one tensor each; a network of a hundred tensors adds
 about 10 kB. Flower cuts what it sends into pieces of 5 MiB, so that no model is too large for it; an answer above
@@ -102,16 +103,14 @@ def recipe_for(width: int, rounds: int) -> list[str]:
     ]  # fmt: skip
 
 
-def run(engine: str, overrides: list[str], out: Path) -> tuple[float, float, int]:
-    """Seconds of a round after the first, of the slowest site in it, and bytes that one site sends: medians."""
+def run(engine: str, overrides: list[str], out: Path) -> tuple[float, float, float, int]:
+    """Seconds of a round after the first, of its slowest site, beside all sites; bytes that one site sends: medians."""
     polyclinic.run("demo-nuclei", out=out, overrides=[*overrides, f"engine.name={engine}"])
     events = [event for event in RunFolder(out).events() if event["round"]]
     slowest = [max(event["seconds"]["sites"].values()) for event in events]
-    return (
-        median(event["seconds"]["training"] for event in events),
-        median(slowest),
-        max(events[0]["bytes_up"].values()),
-    )
+    here = [event["seconds"]["training"] - sum(event["seconds"]["sites"].values()) for event in events]
+    whole = median(event["seconds"]["training"] for event in events)
+    return whole, median(slowest), median(here), max(events[0]["bytes_up"].values())
 
 
 def flower_alone(size: int, rounds: int, folder: Path) -> float:
@@ -152,13 +151,13 @@ def flower_alone(size: int, rounds: int, folder: Path) -> float:
 
 def measure(millions: int, rounds: int, folder: Path) -> dict[str, Any]:
     overrides = recipe_for(WIDTHS[millions], rounds)
-    here, _, size = run("inprocess", overrides, folder / "inprocess")
+    here, _, server, size = run("inprocess", overrides, folder / "inprocess")
     bare = flower_alone(size, rounds, folder)
-    there, slowest, _ = run("flower", overrides, folder / "flower")
+    there, slowest, _, _ = run("flower", overrides, folder / "flower")
     weights = {"weights/x": torch.zeros(size // 4)}
     return {
         "parameters": millions, "bytes": size, "wire": sum(map(len, encode(weights).values())), "inprocess": here,
-        "bare": bare, "flower": there, "slowest": slowest, "added": there - slowest - bare,
+        "bare": bare, "flower": there, "slowest": slowest, "server": server, "added": there - slowest - bare - server,
     }  # fmt: skip
 
 
@@ -175,8 +174,8 @@ def main() -> None:
     known = versions()
     load = subprocess.run(["uptime"], capture_output=True, text=True).stdout.strip().rpartition("load")[2]
     lines = [
-        f"| {one['parameters']} M | {one['bytes'] / 2**20:.1f} | {one['inprocess']:.2f} | {one['bare']:.2f} "
-        f"| {one['flower']:.2f} | {one['slowest']:.2f} | {one['added']:+.2f} |"
+        f"| {one['parameters']} M | {one['bytes'] / 1e6:.1f} | {one['inprocess']:.2f} | {one['bare']:.2f} "
+        f"| {one['flower']:.2f} | {one['slowest']:.2f} | {one['server']:.2f} | {one['added']:+.2f} |"
         for one in found
     ]
     machine = f"{platform.machine()}, 2 cores, no GPU (load{load} at the end)"

@@ -36,7 +36,7 @@ from polyclinic.federation.messages import (
 from polyclinic.federation.observer import Observer
 
 _Answer = TypeVar("_Answer", bound=Message)
-_FIRST_POLL, _LAST_POLL = 0.1, 1.0  # seconds between two looks for an answer: often at first, seldom in a long round
+_FIRST_POLL, _LAST_POLL = 0.1, 0.5  # seconds between two looks for an answer: often at first, seldom in a long round
 _LOOK_AROUND = 2.0  # seconds between looks at who is there
 _LONG = 7 * 24 * 3600.0
 _ASKED = 300.0  # seconds for a question that takes no training

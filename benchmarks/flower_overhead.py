@@ -88,8 +88,8 @@ Made by `python benchmarks/flower_overhead.py --rounds {rounds}` on {machine}; {
 *Flower alone* sends the same bytes to two SuperNodes whose app gives them straight back: Flower's polling (an idle
 SuperNode looks for messages every 3 s), its process for every message, and the transfer. *Added* is a round over Flower
 less the slowest site's training, less Flower alone, less the server's own work as it is in process (aggregation and
-checkpoint): what the hand-over to the site's worker, the checks and the audit log take. It can be negative where the two
-met Flower's polls differently.
+checkpoint): what the hand-over to the site's worker, the checks and the audit log take. It can be negative where the
+two met Flower's polls differently.
 
 Bytes: tensors travel as safetensors, whose header added {more} for one tensor each; a network of a hundred tensors adds
 about 10 kB. Flower cuts what it sends into pieces of 5 MiB, so that no model is too large for it; an answer above

@@ -154,7 +154,9 @@ class _Exchange:
                 continue
             if self.sent[sender].message == message and sender not in self.answers:
                 self._take(sender, reply)
-        return self.answers[site]
+        answer = self.answers[site]
+        self.answers[site] = Failure(site, self.number, "was given already")  # memory does not grow with the sites
+        return answer
 
     def _send(self, site: str) -> None:
         engine = self.engine

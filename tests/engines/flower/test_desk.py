@@ -565,3 +565,15 @@ def test_a_failed_device_ends_the_worker_and_an_ordinary_fault_does_not(
         monkeypatch.setattr(desk, "_opened", fail)
         assert isinstance(desk.answer(request("describe", recipe, Broadcast(-1, {}))), Failure)
         assert desk.broken == broken
+
+
+def test_a_site_under_another_name_than_its_key_does_nothing_and_says_which(
+    tiny_federation: Path, tmp_path: Path
+) -> None:
+    recipe, log = png_recipe(tiny_federation), []
+    desk = make_desk(tmp_path / "home", tiny_federation, log=log, device="cpu")
+    assert isinstance(desk.answer(replace(request("train", recipe), site="north")), Update)
+    reply = desk.answer(replace(request("train", recipe), site="west"))
+    assert isinstance(reply, Failure)
+    assert "start it with --name west" in reply.reason
+    assert "start it with --name west" in log[-1]

@@ -15,15 +15,18 @@ import pytest
 
 from polyclinic.engines.flower import coordinator as module
 from polyclinic.engines.flower.attend import check_site
+from polyclinic.engines.flower.coordinate import ServerSettings, coordinate
 from polyclinic.engines.flower.coordinator import Coordinator, Place
-from polyclinic.engines.flower.hospital import Line
+from polyclinic.engines.flower.hospital import Hospital, Line
 from polyclinic.engines.flower.plan import PlanFiles
 from polyclinic.engines.flower.processes import birth, free_port
 from polyclinic.engines.flower.settings import SiteSettings
 from polyclinic.errors import PolyclinicError
 from polyclinic.federation.observer import Observer
-from polyclinic.files import write_text
+from polyclinic.files import write_json, write_text
 from polyclinic.keys import ServerKeys, make_demo_keys
+from polyclinic.recipe_files import make_recipe
+from polyclinic.runs.folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -153,3 +156,38 @@ def test_a_server_process_that_was_killed_is_noticed_though_nobody_asks_how_it_e
         for process in (link, app):
             process.kill()
             process.wait()
+
+
+def test_a_certificate_that_is_not_trusted_is_said_once_a_minute_and_can_be_given_up(
+    keys: Path, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No SuperNode is started against it, which would only say that a connection ended that there never was."""
+    said: list[str] = []
+    settings = SiteSettings("north", str(tmp_path), str(tmp_path / "home"))
+    own = keys / "ours" / "hospitals" / "north" / "north.key"
+    theirs = keys / "theirs" / "server" / "ca.crt"
+    monkeypatch.setattr("polyclinic.engines.flower.hospital._PROBE", 0.0)
+    monkeypatch.setattr(Hospital, "worker_command", lambda _: ["sleep", "60"])
+    with Hospital(settings, Line(f"127.0.0.1:{port}", own, theirs), said.append, give_up=1.0) as hospital:
+        hospital.look()
+        hospital.look()
+        assert [("is not trusted" in line) for line in said] == [True]
+        assert hospital.node.process is None
+        ends = time.monotonic() + 30
+        with pytest.raises(PolyclinicError, match="is not trusted"):  # noqa: PT012
+            while time.monotonic() < ends:
+                hospital.look()
+                time.sleep(0.05)
+
+
+def test_a_finished_run_is_not_resumed_with_another_recipe(tmp_path: Path) -> None:
+    recipe = make_recipe({"federation": "far", "data": {"size": [16, 16]}, "engine": {"name": "flower"}})
+    folder = RunFolder(tmp_path / "run")
+    folder.open(recipe, resume=False)
+    write_json(folder.summary_file, {"average": {}})
+    make_demo_keys(tmp_path / "keys", ["north"], ["127.0.0.1"])
+    settings = ServerSettings("127.0.0.1", 1, tmp_path / "keys" / "server")
+    assert coordinate(recipe, folder.path, settings, Observer(), resume=True) == {"average": {}}
+    other = recipe.model_copy(update={"seed": 7})
+    with pytest.raises(PolyclinicError, match=r"this run is finished, with another recipe \(seed differs"):
+        coordinate(other, folder.path, settings, Observer(), resume=True)

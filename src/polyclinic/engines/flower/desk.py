@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import hmac
-import json
 import re
 import secrets
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from polyclinic.data.description import read_description
 from polyclinic.data.federation import Federation, Item, item_header
 from polyclinic.data.formats import stem_of
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData
+from polyclinic.engines.flower.admission import (
+    RefusedError,
+    refusal,
+    refuse,
+    releases,
+    require_model,
+    require_task,
+    task_of,
+    too_few,
+)
 from polyclinic.engines.flower.blobs import decode, encode
 from polyclinic.engines.flower.request import Request
 from polyclinic.engines.flower.settings import SiteSettings
@@ -28,13 +35,11 @@ from polyclinic.evaluation.protocols import ProtocolPart, site_part
 from polyclinic.federation.audit import AuditLog
 from polyclinic.federation.bench import Bench, build_bench
 from polyclinic.federation.messages import (
-    Broadcast,
     Description,
     Evaluation,
     Failure,
     Message,
     Update,
-    tensor_bytes,
     to_tensors,
 )
 from polyclinic.federation.policy import (
@@ -42,8 +47,6 @@ from polyclinic.federation.policy import (
     limited,
     load_policy,
     refusal_of_bytes,
-    refusal_of_counts,
-    refusal_of_method,
     refusal_of_plugins,
     refusal_of_privacy,
 )
@@ -60,10 +63,6 @@ from polyclinic.runs.testing import require_spacing
 
 _CHANNEL = re.compile(r"_\d{4}$")  # of a file's name, after the name of its image
 _TELLING = 3  # letters from which a name can say whose image it is
-
-
-class RefusedError(Exception):
-    """The site's policy says no; the sentence goes to both ends."""
 
 
 @dataclass
@@ -103,8 +102,8 @@ class Desk:
         number, name = request.broadcast.round, self.settings.name
         try:
             reply = self._work(request)
-        except RefusedError as refusal:
-            reply = Failure(name, number, f"refused: {refusal}")
+        except RefusedError as reason:
+            reply = Failure(name, number, f"refused: {reason}")
         except PolyclinicError as error:
             reply = Failure(name, number, self._outward(str(error)))
         except Exception as error:
@@ -146,9 +145,9 @@ class Desk:
         opened = self._opened(request.recipe, policy)
         if request.act == "describe":
             return self._describe(opened, policy, request)
-        _refuse(_refusal(opened.bench, policy))
-        _require_task(opened.federation, request.task)
-        _require_model(opened.bench, request.broadcast)
+        refuse(refusal(opened.bench, policy))
+        require_task(opened.federation, request.task)
+        require_model(opened.bench, request.broadcast)
         run = self.home / "runs" / request.run
         self._require_same_split(opened, request.part, run / request.part / "split.mark")
         data = self._data(opened, request.part)
@@ -159,12 +158,12 @@ class Desk:
             cases = {data.images.samples[int(index)].case for index in data.labelled_indices(request.split)}
             return limited(policy, scores, len(cases))
         require_training_data(data, opened.bench)
-        _refuse(self._too_few(opened, data, policy))
-        _refuse(refusal_of_privacy(policy, opened.bench.components, max(1, _releases(run))))
+        refuse(too_few(opened.bench, data, policy))
+        refuse(refusal_of_privacy(policy, opened.bench.components, max(1, releases(run))))
         update = site.train(opened.bench, request.broadcast)
         # A round that is repeated gives what has left before and spends nothing: the ledger knows only now.
-        _refuse(refusal_of_privacy(policy, opened.bench.components, _releases(run)))
-        _refuse(refusal_of_bytes(policy, update.bytes))
+        refuse(refusal_of_privacy(policy, opened.bench.components, releases(run)))
+        refuse(refusal_of_bytes(policy, update.bytes))
         return update
 
     def _opened(self, text: str, policy: Policy) -> _Open:
@@ -172,7 +171,7 @@ class Desk:
         if self._open is None or self._open.text != text:
             self._open = None  # the memory of the last one is free before the next one fills it
             recipe = make_recipe(self._at_home(parse_recipe(text, "the server's recipe")), "the server's recipe")
-            _refuse(refusal_of_plugins(policy, recipe.plugins))
+            refuse(refusal_of_plugins(policy, recipe.plugins))
             load_plugins(recipe.plugins)
             parse_method(recipe.method)
             federation, resolved = open_for(recipe)
@@ -230,9 +229,9 @@ class Desk:
         header = item_header(items[0])
         spaced = header.affine is not None or federation.task.nominal_spacing(len(header.shape)) is not None
         return Description(
-            self.settings.name, request.broadcast.round, _task_of(federation), counts, spaced,
+            self.settings.name, request.broadcast.round, task_of(federation), counts, spaced,
             self._mark(part.split.to_csv()), versions(),
-            refusal=_refusal(opened.bench, policy) or "",
+            refusal=refusal(opened.bench, policy) or "",
         )  # fmt: skip
 
     def _require_same_split(self, opened: _Open, part: str, file: Path) -> None:
@@ -251,22 +250,6 @@ class Desk:
         if not secret.exists():
             write_private(secret, secrets.token_bytes(32))
         return hmac.new(secret.read_bytes(), text.encode(), "sha256").hexdigest()
-
-    def _too_few(self, opened: _Open, data: SiteData, policy: Policy) -> str | None:
-        """Why too few images stand behind what would leave, or ``None``; slices of a volume are one image."""
-        bench, samples, settings = opened.bench, data.images.samples, opened.recipe.training
-        indices = data.training_indices(None if bench.learns_unlabelled else True)
-        images = len({samples[int(index)].name for index in indices})
-        if settings.steps_per_epoch is not None:  # the server's: a single step of a single image must not leave either
-            drawn = settings.local_epochs * settings.steps_per_epoch * settings.batch_size
-            images = min(images, drawn * (2 if bench.learns_unlabelled else 1))
-        rows = any(one.prototypes for declared in bench.declared().values() for one in declared)
-        by_class: dict[str, set[str]] = {name: set() for name in bench.task.classes}
-        for index in data.training_indices(True) if rows else ():
-            for number in torch.unique(data.images.batch(index[None])[1]).tolist():
-                if number < len(bench.task.classes):
-                    by_class[bench.task.classes[number]].add(samples[int(index)].name)
-        return refusal_of_counts(policy, images, {name: len(found) for name, found in by_class.items()}, rows)
 
     def _recorded(self, run: str, part: str, reply: Message) -> Message:
         """Write the audit log first; what cannot be written down does not leave."""
@@ -289,50 +272,3 @@ class Desk:
         elif isinstance(reply, Description):
             said = f"will not take part: {reply.refusal}" if reply.refusal else "takes part"
             self.log(f"run {request.run}: {said}")
-
-
-def _refusal(bench: Bench, policy: Policy) -> str | None:
-    """Why a method may not run here, as far as that is known before it does."""
-    protocol = bench.recipe.protocol
-    trainings = protocol.folds if protocol.kind == "k-fold" else 1
-    return (
-        refusal_of_plugins(policy, bench.recipe.plugins)
-        or refusal_of_method(policy, bench.method.name, bench.declared())
-        or refusal_of_privacy(policy, bench.components, trainings * bench.recipe.training.rounds)
-        or refusal_of_bytes(policy, tensor_bytes(bench.initial_exchanged))
-    )
-
-
-def _task_of(federation: Federation) -> dict[str, Any]:
-    """The task as it travels; through JSON, because tuples become lists on the way."""
-    table: dict[str, Any] = {**asdict(federation.task), "volumes_as_slices": federation.volumes_as_slices}
-    return dict(json.loads(json.dumps(table)))
-
-
-def _require_task(federation: Federation, agreed: Mapping[str, Any]) -> None:
-    """Classes in another order would be learnt as one another, and nobody would see it in the numbers."""
-    own = _task_of(federation)
-    wrong = next((key for key in own if agreed and own[key] != agreed.get(key)), None)
-    if wrong is not None:
-        raise PolyclinicError(
-            f"this site has another task than the federation: {wrong} = {own[wrong]}, expected {agreed.get(wrong)}; "
-            "let all sites use one federation.toml."
-        )
-
-
-def _require_model(bench: Bench, broadcast: Broadcast) -> None:
-    """What a broadcast leaves out would stay as the last message left it."""
-    missing = sorted(bench.exchanged - broadcast.weights.keys())
-    if missing:
-        raise PolyclinicError(f"the server's weights are not those of this model: '{missing[0]}' is missing")
-
-
-def _releases(run: Path) -> int:
-    """Updates with noise that a run has had of the site, as the ledgers count them: all its parts saw these images."""
-    ledgers = [SiteStore(file.parent).ledgers() for file in run.glob("*/ledger.safetensors")]
-    return sum(len(ledger.get("privacy", {}).get("releases", ())) for ledger in ledgers)
-
-
-def _refuse(reason: str | None) -> None:
-    if reason is not None:
-        raise RefusedError(reason)

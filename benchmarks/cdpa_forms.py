@@ -13,8 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyclinic.prototypes.bank import Prototypes, cosines, mean_distances, mean_over_classes, prototype_contrast
-from polyclinic.prototypes.pyramid import ContextRule, Fusion, PyramidView
+from polyclinic.components.toolbox.prototypes.bank import (
+    Prototypes,
+    cosines,
+    mean_distances,
+    mean_over_classes,
+    prototype_contrast,
+)
+from polyclinic.components.toolbox.prototypes.pyramid import ContextRule, Fusion, PyramidView
 
 TAU = 0.4
 WIDTH, LEVELS, CHANNELS = 32, 4, 256
@@ -54,7 +60,7 @@ def dense_loss(levels: list[Tensor], fusion: Fusion, labels: Tensor, prototypes:
 def factorised_loss(
     levels: list[Tensor], fusion: Fusion, labels: Tensor, prototypes: Prototypes, stride: int
 ) -> Tensor:
-    """The same number by `polyclinic.prototypes.pyramid`."""
+    """The same number by `polyclinic.components.toolbox.prototypes.pyramid`."""
     view = PyramidView(levels, fusion, labels, stride)
     with torch.no_grad():
         view.class_sums(prototypes.count)

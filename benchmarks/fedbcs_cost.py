@@ -24,7 +24,7 @@ import fsr_forms
 import torch
 from rounds import Federation, take_turns
 
-from polyclinic.machine import keep_freed_memory
+from polyclinic.core.machine import keep_freed_memory
 
 # The maps after stages 2, 3 and 4 for the paper's images of 256x256 (histology) and 384x384 (prostate), batch 6.
 FSR_SHAPES = (

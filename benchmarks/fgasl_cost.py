@@ -24,8 +24,8 @@ import torch
 from rounds import Federation, Rounds, server_of
 from torch import Tensor
 
+from polyclinic.core.machine import keep_freed_memory
 from polyclinic.federation.server import Server
-from polyclinic.machine import keep_freed_memory
 from polyclinic.networks.base import SegmentationNetwork
 
 NETWORK = {"width": 16, "depth": 4, "norm": "batch"}
@@ -123,9 +123,9 @@ def measure(rounds: int, data: Federation, steps: int) -> tuple[dict[str, list[f
         for name, (method, geometry) in ARMS.items():
             settings = {**common, "training": {**training, "batch_size": BATCH}, "strong": {"geometry": geometry}}
             servers[name] = server_of(method, settings, Path(folder) / name, data, Rounds())
-        passes = Passes(servers["fedavg"].bench.network, data.size)
+        passes = Passes(servers["fedavg"].workspace.network, data.size)
         for name, server in servers.items():
-            with counted(server.bench.network) as counts[name]:
+            with counted(server.workspace.network) as counts[name]:
                 server.round()
         for number in range(rounds):
             turns = [(name, server.round) for name, server in servers.items()]

@@ -30,11 +30,11 @@ from typing import Any
 import torch
 
 import polyclinic
-from polyclinic.engines.flower.blobs import encode
-from polyclinic.engines.flower.coordinator import Coordinator, Place
-from polyclinic.engines.flower.processes import call, end, environment, free_port, program, start
+from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor, ListenAddress
+from polyclinic.deploy.keys.key_folders import ServerKeys, make_demo_keys
+from polyclinic.deploy.processes import call, end, environment, free_port, program, start
+from polyclinic.exchange.serialization import encode
 from polyclinic.federation.observer import Observer
-from polyclinic.keys import ServerKeys, make_demo_keys
 from polyclinic.runs.folder import RunFolder, versions
 
 WIDTHS = {2: 16, 8: 32, 30: 63}
@@ -122,13 +122,13 @@ def flower_alone(size: int, rounds: int, folder: Path) -> float:
     (app / "bare" / "client.py").write_text(CLIENT)
     (app / "bare" / "server.py").write_text(SERVER)
     (app / "pyproject.toml").write_text(
-        f'[project]\nname = "bare"\nversion = "1.0.0"\nlicense = "Apache-2.0"\n[tool.flwr.app]\npublisher = "bench"\n'
+        f'[project]\nname = "bare"\nversion = "1.0.0"\nlicense = "Apache-2.0"\n[tool.flwr.app]\npublisher = "bare"\n'
         f'[tool.flwr.app.components]\nserverapp = "bare.server:app"\nclientapp = "bare.client:app"\n'
         f'[tool.flwr.app.config]\nsize = {size}\nrounds = {rounds}\nout = "{out}"\n'
     )
     keys = make_demo_keys(folder / "keys", list(SITES), ["127.0.0.1"])
-    place = Place("127.0.0.1", free_port(), keys.folder)
-    with ExitStack() as stack, Coordinator(folder / "link", place, Observer()) as coordinator:
+    place = ListenAddress("127.0.0.1", free_port(), keys.folder)
+    with ExitStack() as stack, CoordinatorSupervisor(folder / "link", place, Observer()) as coordinator:
         coordinator.accept_sites(SITES)
         for site in SITES:
             own = folder / "keys" / "hospitals" / site

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyclinic.components.features.fsr import Form, StyleRecalibration
-from polyclinic.machine import keep_freed_memory
+from polyclinic.core.machine import keep_freed_memory
 
 SHAPE = (6, 64, 128, 128)
 FLOOR = 1e-5

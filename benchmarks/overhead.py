@@ -25,21 +25,21 @@ from pathlib import Path
 
 import torch
 
+from polyclinic.components.toolbox.segmentation_loss import segmentation_loss
+from polyclinic.core.machine import keep_freed_memory
+from polyclinic.core.seeds import generator_for
 from polyclinic.data.federation import Task
 from polyclinic.data.imageset import ImageSet, Sample
 from polyclinic.data.sitedata import SiteData
 from polyclinic.engines.inprocess import InProcess
-from polyclinic.federation.bench import build_bench
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
 from polyclinic.federation.store import SiteStore, StateMemory
-from polyclinic.machine import keep_freed_memory
+from polyclinic.federation.workspace import build_workspace
 from polyclinic.networks import build_network, parameter_count
-from polyclinic.objective import segmentation_loss
 from polyclinic.recipe import Recipe
-from polyclinic.recipe_files import make_recipe
-from polyclinic.seeds import generator_for
+from polyclinic.recipe.files import make_recipe
 
 CONTENDERS = ("bare", "kept", "polyclinic")
 TASK = Task(("background", "nucleus"), 3, 2)
@@ -67,10 +67,10 @@ def synthetic_site(name: str, images: int) -> SiteData:
 
 
 def make_server(folder: Path, recipe: Recipe, sites: list[SiteData]) -> Server:
-    bench = build_bench(recipe, TASK)
+    workspace = build_workspace(recipe, TASK)
     memory = StateMemory()
     held = {one.site: Site(one, SiteStore(folder / one.site, memory)) for one in sites}
-    return Server(bench, InProcess(bench, held), list(held), folder, Observer())
+    return Server(workspace, InProcess(workspace, held), list(held), folder, Observer())
 
 
 class BareLoop:

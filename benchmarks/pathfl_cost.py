@@ -15,7 +15,7 @@ from statistics import median
 import torch
 from rounds import Federation, Rounds, take_turns
 
-from polyclinic.machine import keep_freed_memory
+from polyclinic.core.machine import keep_freed_memory
 
 METHODS = (
     "fedavg", "pathfl", "pathfl-afa-ssa", "pathfl-cse-ssa", "pathfl-cse-afa", "pathfl+ssa(where=sites)", "histofl",

@@ -10,12 +10,12 @@ from pathlib import Path
 from statistics import mean
 
 import polyclinic
-from polyclinic.files import read_json
+from polyclinic.core.files import read_json
 from polyclinic.recipe import Recipe
-from polyclinic.recipe_files import load_recipe
+from polyclinic.recipe.files import load_recipe
 from polyclinic.report.overview import overview_rows
 from polyclinic.report.tables import comparison_of, markdown_table
-from polyclinic.runs.plan import plan_grid
+from polyclinic.runs.grid_plan import plan_grid
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2)

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import polyclinic
-from polyclinic.files import read_json
+from polyclinic.core.files import read_json
 
 SEEDS = (0, 1, 2)
 

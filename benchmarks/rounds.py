@@ -13,13 +13,13 @@ from typing import Any
 from polyclinic.data.federation import Task
 from polyclinic.data.sitedata import SiteData
 from polyclinic.engines.inprocess import InProcess
-from polyclinic.federation.bench import build_bench
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
 from polyclinic.federation.store import SiteStore, StateMemory
-from polyclinic.recipe_files import make_recipe
-from polyclinic.report.rehearsal import noise
+from polyclinic.federation.workspace import build_workspace
+from polyclinic.preview.rehearsal import noise
+from polyclinic.recipe.files import make_recipe
 
 TASK = Task(("background", "nucleus"), 3, 2)
 
@@ -60,10 +60,10 @@ class Rounds(Observer):
 def server_of(method: str, settings: dict[str, Any], folder: Path, data: Federation, observer: Observer) -> Server:
     """A server with its sites in this process."""
     recipe = make_recipe({"federation": "memory", "method": method, "engine": {"device": "cpu"}, **settings})
-    bench, memory = build_bench(recipe, TASK), StateMemory()
+    workspace, memory = build_workspace(recipe, TASK), StateMemory()
     names = [f"site{number}" for number in range(data.sites)]
     sites = {name: Site(data.site(name), SiteStore(folder / name, memory)) for name in names}
-    return Server(bench, InProcess(bench, sites), names, folder, observer)
+    return Server(workspace, InProcess(workspace, sites), names, folder, observer)
 
 
 def take_turns(

@@ -10,14 +10,14 @@ from typing import Any
 
 from flwr.supercore.task_identity import TaskIdentity
 
-from polyclinic.engines.flower.blobs import decode, encode
-from polyclinic.engines.flower.desk import Desk
-from polyclinic.engines.flower.request import Request
-from polyclinic.engines.flower.settings import SiteSettings
-from polyclinic.engines.flower.wire import from_records, to_records
-from polyclinic.federation.messages import Message, to_tensors
+from polyclinic.deploy.site.request_handler import RequestHandler
+from polyclinic.deploy.site.settings import SiteSettings
+from polyclinic.engines.flower.records import from_records, to_records
+from polyclinic.exchange.messages import Message, to_tensors
+from polyclinic.exchange.request import Request
+from polyclinic.exchange.serialization import decode, encode
 from polyclinic.recipe import Recipe
-from polyclinic.recipe_files import make_recipe
+from polyclinic.recipe.files import make_recipe
 
 OPEN = 'minimum_images = 1\nper_case_metrics = "named"\n'
 
@@ -40,14 +40,14 @@ def png_recipe(federation: str | Path, method: str = "fedavg", **sections: Any) 
 def make_desk(
     home: Path, federation: Path, site: str = "north", policy: str | None = OPEN, log: list[str] | None = None,
     **settings: Any,
-) -> Desk:  # fmt: skip
+) -> RequestHandler:  # fmt: skip
     """A site whose policy lies beside its home."""
     file = home.parent / f"{home.name}-policy.toml"
     if policy is not None:
         home.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(policy)
     own = SiteSettings(site, str(federation), str(home), str(file) if policy is not None else None, **settings)
-    return Desk(own, (log if log is not None else []).append)
+    return RequestHandler(own, (log if log is not None else []).append)
 
 
 @dataclass
@@ -138,6 +138,6 @@ class FakeGrid:
         return found
 
 
-def desk_play(desk: Desk) -> Play:
+def desk_play(desk: RequestHandler) -> Play:
     """A site that is a real one."""
     return lambda request: carried(desk.answer(request))

@@ -14,11 +14,11 @@ from polyclinic.components.step import Step
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData
 from polyclinic.engines.inprocess import InProcess
-from polyclinic.federation.bench import Bench, build_bench
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
 from polyclinic.federation.store import SiteStore, StateMemory
+from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.recipe import Recipe
 from support import tiny_site, tiny_task
 
@@ -42,14 +42,14 @@ def mixed_server(
     recipe: Recipe,
     counts: Mapping[str, tuple[int, int]] = MIXED,
     observer: Observer | None = None,
-    engine: Callable[[Bench, dict[str, Site]], InProcess] = InProcess,
+    engine: Callable[[Workspace, dict[str, Site]], InProcess] = InProcess,
     dims: int = 2,
 ) -> Server:
     """A server over such sites; the same folder again means resuming."""
-    bench, memory = build_bench(recipe, tiny_task(dims)), StateMemory()
+    workspace, memory = build_workspace(recipe, tiny_task(dims)), StateMemory()
     data = [mixed_site(name, *count, dims) for name, count in counts.items()]
     sites = {one.site: Site(one, SiteStore(folder / "sites" / one.site, memory)) for one in data}
-    return Server(bench, engine(bench, sites), list(sites), folder / "server", observer or Observer())
+    return Server(workspace, engine(workspace, sites), list(sites), folder / "server", observer or Observer())
 
 
 @torch.no_grad()
@@ -62,15 +62,15 @@ def shake(network: torch.nn.Module, seed: int, strength: float = 0.4) -> None:
             tensor.add_(change if name.endswith("running_var") else change - strength / 2)
 
 
-def component_of(bench: Bench, name: str, state: dict[str, torch.Tensor] | None = None) -> Any:
-    """The bench's component of this name, as a site gets it."""
-    found: list[Component] = bench.fresh_components({name: state or {}})
+def component_of(workspace: Workspace, name: str, state: dict[str, torch.Tensor] | None = None) -> Any:
+    """The workspace's component of this name, as a site gets it."""
+    found: list[Component] = workspace.fresh_components({name: state or {}})
     return next(c for c in found if c.name == name)
 
 
-def site_round(bench: Bench, data: SiteData, batch_size: int = 3, number: int = 1) -> SiteRound:
-    received = {n: t.detach().clone() for n, t in bench.network.state_dict().items()}
-    return SiteRound(data.site, number, bench.network, received, data, CPU, torch.Generator(), batch_size)
+def site_round(workspace: Workspace, data: SiteData, batch_size: int = 3, number: int = 1) -> SiteRound:
+    received = {n: t.detach().clone() for n, t in workspace.network.state_dict().items()}
+    return SiteRound(data.site, number, workspace.network, received, data, CPU, torch.Generator(), batch_size)
 
 
 def mixed_step(site: SiteRound, progress: float = 0.5, strong_noise: float = 0.2, forward: bool = True) -> Step:

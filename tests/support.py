@@ -18,14 +18,14 @@ from polyclinic.data.federation import Task
 from polyclinic.data.imageset import ImageSet, Sample
 from polyclinic.data.sitedata import SiteData, pool
 from polyclinic.engines.inprocess import InProcess
-from polyclinic.federation.bench import Bench, build_bench
-from polyclinic.federation.messages import Broadcast, Failure, Update
+from polyclinic.exchange.messages import Broadcast, Failure, Update
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
 from polyclinic.federation.store import SiteStore, StateMemory
+from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.recipe import Recipe
-from polyclinic.recipe_files import make_recipe
+from polyclinic.recipe.files import make_recipe
 
 CLASSES = ("background", "disc", "core")
 # One site is smaller than a batch, one has a single image.
@@ -107,17 +107,17 @@ def tiny_server(
     dims: int = 2,
     sizes: dict[str, int] | None = None,
     observer: Observer | None = None,
-    bench: Bench | None = None,
-    engine: Callable[[Bench, dict[str, Site]], InProcess] = InProcess,
+    workspace: Workspace | None = None,
+    engine: Callable[[Workspace, dict[str, Site]], InProcess] = InProcess,
 ) -> Server:
     """A server over the tiny federation, ready to ``fit``; the same folder again means resuming."""
-    bench = bench or build_bench(recipe, tiny_task(dims))
+    workspace = workspace or build_workspace(recipe, tiny_task(dims))
     data = [tiny_site(name, count, dims) for name, count in (sizes or SIZES).items()]
-    if bench.method.pooled:
+    if workspace.method.pooled:
         data = [pool(data, "pooled")]
     memory = StateMemory()
     sites = {one.site: Site(one, SiteStore(folder / "sites" / one.site, memory)) for one in data}
-    return Server(bench, engine(bench, sites), list(sites), folder / "server", observer or Observer())
+    return Server(workspace, engine(workspace, sites), list(sites), folder / "server", observer or Observer())
 
 
 def final_tensors(server: Server) -> dict[str, torch.Tensor]:

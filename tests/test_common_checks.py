@@ -11,9 +11,9 @@ import torch
 from mixed_sites import mixed_server
 from polyclinic.components.registry import find_component
 from polyclinic.engines.inprocess import InProcess
-from polyclinic.federation.bench import build_bench
-from polyclinic.federation.messages import Broadcast, Failure, Update, tensor_bytes
+from polyclinic.exchange.messages import Broadcast, Failure, Update, tensor_bytes
 from polyclinic.federation.site import Site
+from polyclinic.federation.workspace import build_workspace
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import find_method, methods
 from support import SIZES, Interrupted, Keeper, Killer, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
@@ -80,10 +80,10 @@ class Rebuilding(InProcess):
 
     def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
         for name in sites:
-            bench = build_bench(self.bench.recipe, self.bench.task)
+            workspace = build_workspace(self.workspace.recipe, self.workspace.task)
             old = self.sites[name]
             fresh = Site(old.data, type(old.store)(old.store.folder))
-            yield from InProcess(bench, {name: fresh}).train(broadcast, [name])
+            yield from InProcess(workspace, {name: fresh}).train(broadcast, [name])
 
 
 @EVERY
@@ -100,7 +100,7 @@ def test_one_site_degenerates_to_local_training(method: str, tmp_path: Path) -> 
     spy = Spy(tmp_path, method, sizes={"north": 3})
     spy.server.round()
     (update,) = spy.updates
-    components = spy.server.bench.components
+    components = spy.server.workspace.components
     for name, tensor in update.weights.items():
         if any(component.sets(name) for component in components):
             continue
@@ -131,21 +131,21 @@ class Spy:
 def test_what_leaves_is_what_is_declared_and_counted(method: str, dims: int, tmp_path: Path) -> None:
     spy = Spy(tmp_path, method, dims)
     spy.server.fit()
-    bench = spy.server.bench
+    workspace = spy.server.workspace
     assert len(spy.updates) == 3 * len(spy.server.sites)
     for update in spy.updates:
-        assert update.weights.keys() == bench.exchanged
-        assert not update.weights.keys() & bench.kept
-        for component, declared in bench.declared().items():
+        assert update.weights.keys() == workspace.exchanged
+        assert not update.weights.keys() & workspace.kept
+        for component, declared in workspace.declared().items():
             shared = update.shared.get(component, {})
             assert shared.keys() == {one.name for one in declared}
             assert all(one.accepts(shared[one.name]) for one in declared)
-        assert update.shared.keys() <= bench.declared().keys()
+        assert update.shared.keys() <= workspace.declared().keys()
     counted = sum(sum(event["bytes_up"].values()) for event in spy.keeper.events)
     crossed = sum(
         tensor_bytes(u.weights) + sum(tensor_bytes(tensors) for tensors in u.shared.values()) for u in spy.updates
     )
-    assert counted == (0 if bench.method.pooled else crossed)
+    assert counted == (0 if workspace.method.pooled else crossed)
 
 
 @EVERY
@@ -153,9 +153,11 @@ def test_what_leaves_is_what_is_declared_and_counted(method: str, dims: int, tmp
 def test_buffers_follow_the_policy(method: str, policy: str, tmp_path: Path) -> None:
     spy = Spy(tmp_path, method, policies={"buffers": policy})
     spy.server.round()
-    network, weights = spy.server.bench.network, spy.server.state.weights
-    components = spy.server.bench.components
-    statistics = {n for n in network.buffer_names() if n.rpartition(".")[2] in _STATISTICS} & spy.server.bench.exchanged
+    network, weights = spy.server.workspace.network, spy.server.state.weights
+    components = spy.server.workspace.components
+    statistics = {
+        n for n in network.buffer_names() if n.rpartition(".")[2] in _STATISTICS
+    } & spy.server.workspace.exchanged
     if policy == "keep":
         assert not statistics
         assert not {n for n in network.buffer_names() & weights.keys() if not any(c.sets(n) for c in components)}
@@ -263,5 +265,5 @@ def test_few_labels_strength_zero_equals_the_method_it_extends(method: str, tmp_
 
 
 def test_network_of_a_task_is_the_same_in_every_process() -> None:
-    first, second = (build_bench(tiny_recipe(), tiny_task()).exchanged_weights() for _ in range(2))
+    first, second = (build_workspace(tiny_recipe(), tiny_task()).exchanged_weights() for _ in range(2))
     assert_same(first, second)

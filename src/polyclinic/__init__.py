@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from polyclinic.errors import PolyclinicError
-    from polyclinic.recipe import Recipe
-    from polyclinic.runs.execute import run
-    from polyclinic.runs.grid import compare
-    from polyclinic.runs.study import study
+from polyclinic.core.version import VERSION
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from polyclinic.api import compare, run, study
+    from polyclinic.core.errors import PolyclinicError
+    from polyclinic.recipe import Recipe
+
+
+__version__ = VERSION
 __all__ = ["PolyclinicError", "Recipe", "__version__", "compare", "run", "study"]
 
 _HOMES = {
-    "run": "polyclinic.runs.execute",
-    "compare": "polyclinic.runs.grid",
-    "study": "polyclinic.runs.study",
+    "run": "polyclinic.api",
+    "compare": "polyclinic.api",
+    "study": "polyclinic.api",
     "Recipe": "polyclinic.recipe",
-    "PolyclinicError": "polyclinic.errors",
+    "PolyclinicError": "polyclinic.core.errors",
 }
 
 

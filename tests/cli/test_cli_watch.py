@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from polyclinic.files import write_json
+from polyclinic.core.files import write_json
 from polyclinic.runs import watch as sources
 from support import call
 
 uvicorn = pytest.importorskip("uvicorn")
 pytest.importorskip("cryptography")
 
-from polyclinic.engines.flower import superlink  # noqa: E402
-from polyclinic.keys import ServerKeys, make_demo_keys, make_server_keys  # noqa: E402
+from polyclinic.deploy.coordinator import gate as superlink  # noqa: E402
+from polyclinic.deploy.keys.key_folders import ServerKeys, make_demo_keys, make_server_keys  # noqa: E402
 
 Finished = Callable[..., Path]
 TOKEN = "a-token-of-the-test"
@@ -284,29 +284,29 @@ class Scripted:
     def __init__(self, *answers: dict[str, Any] | Exception) -> None:
         self.answers = list(answers)
 
-    def read(self) -> sources.Seen:
+    def read(self) -> sources.LiveSnapshot:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return sources.Seen(answer, 0.0)
+        return sources.LiveSnapshot(answer, 0.0)
 
 
 @pytest.mark.usefixtures("_no_pause")
 def test_a_server_that_is_silent_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     lost, start = sources.LostError("lost"), a_view()
-    seen = list(sources.follow(Scripted(lost, lost, a_view(finished=True)), sources.Seen(start, 0.0), 1.0))
+    seen = list(sources.follow(Scripted(lost, lost, a_view(finished=True)), sources.LiveSnapshot(start, 0.0), 1.0))
     assert [one.note for one in seen] == ["", "lost", "lost", ""]
     assert [one.now for one in seen[:3]] == [0.0, 1.0, 2.0], "its clock goes on"
     assert seen[-1].over
     monkeypatch.setattr(sources, "_PATIENCE", -1.0)
     with pytest.raises(sources.LostError):
-        list(sources.follow(Scripted(lost), sources.Seen(start, 0.0), 1.0))
+        list(sources.follow(Scripted(lost), sources.LiveSnapshot(start, 0.0), 1.0))
 
 
 @pytest.mark.usefixtures("_no_pause")
 def test_a_server_that_is_gone_after_the_last_round_ends_the_watch() -> None:
     lost = sources.LostError("lost")
-    seen = list(sources.follow(Scripted(lost, lost, lost), sources.Seen(a_view(round=3), 0.0), 1.0))
+    seen = list(sources.follow(Scripted(lost, lost, lost), sources.LiveSnapshot(a_view(round=3), 0.0), 1.0))
     assert seen[-1].note == "The server has gone after the last round; its run folder has the result."
     assert not seen[-1].over
 

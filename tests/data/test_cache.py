@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.cache import Record, cache_key, read_entry, write_entry
 from polyclinic.data.federation import Item, Task
-from polyclinic.errors import PolyclinicError
 from polyclinic.recipe import DataSettings
 
 TASK = Task(("background", "x"), 2, 2)

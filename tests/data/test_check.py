@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.check import Report, check_federation
 from polyclinic.data.phantoms import write_demo
-from polyclinic.errors import PolyclinicError
 from polyclinic.recipe import DataSettings
 
 

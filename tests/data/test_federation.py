@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image as PILImage
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import open_federation
 from polyclinic.data.preprocessing import prepare, resolve_size
 from polyclinic.data.splits import assign_splits
-from polyclinic.errors import PolyclinicError
 from polyclinic.recipe import DataSettings
 
 REAL = os.environ.get("POLYCLINIC_REAL_DATA")

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polyclinic
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item, Task, open_federation
 from polyclinic.data.labels import choose_labels
 from polyclinic.data.phantoms import write_demo
 from polyclinic.data.sitedata import SiteData
 from polyclinic.data.splits import Split, assign_splits
-from polyclinic.errors import PolyclinicError
 from polyclinic.evaluation.protocols import ProtocolPart
 from polyclinic.federation.observer import Observer
 from polyclinic.recipe import DataSettings
-from polyclinic.recipe_files import make_recipe
+from polyclinic.recipe.files import make_recipe
 from polyclinic.runs.execute import Execution
 
 

@@ -7,10 +7,10 @@ import nibabel
 import numpy as np
 import pytest
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import open_federation
 from polyclinic.data.layouts import find_site
 from polyclinic.data.readers import read_image, read_label
-from polyclinic.errors import PolyclinicError
 
 
 def volume(path: Path, shape: tuple[int, ...] = (4, 5, 3), value: float = 0) -> None:

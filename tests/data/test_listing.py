@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.listing import list_images
-from polyclinic.errors import PolyclinicError
 
 
 def picture(path: Path, channels: int = 1) -> Path:

@@ -13,11 +13,11 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data import phantoms
 from polyclinic.data.federation import open_federation
 from polyclinic.data.phantoms import DEMOS, demo_folder, drawing, write_demo
 from polyclinic.data.readers import read_image, read_label
-from polyclinic.errors import PolyclinicError
 
 SMALL = {
     "nuclei": (32, 32), "prostate": (32, 32, 6), "tumour": (16, 16, 16), "pathology": (32, 32),

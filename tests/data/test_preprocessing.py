@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from nibabel.orientations import aff2axcodes
 from PIL import Image as PILImage
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item, Task
 from polyclinic.data.preprocessing import Prepared, geometry_of, prepare, resolve_size, restore
-from polyclinic.errors import PolyclinicError
 from polyclinic.recipe import DataSettings
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image as PILImage
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Item, Task
 from polyclinic.data.formats import read_header
 from polyclinic.data.readers import read_image, read_label
-from polyclinic.errors import PolyclinicError
 
 GREY, COLOUR = Task(("background", "x"), 1, 2), Task(("background", "x"), 3, 2)
 VOLUME = Task(("background", "x"), 1, 3)

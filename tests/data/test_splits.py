@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item, Task
 from polyclinic.data.splits import Split, assign_splits, k_fold_splits
-from polyclinic.errors import PolyclinicError
 from polyclinic.recipe import DataSettings
 
 DEFAULT = DataSettings()

@@ -15,17 +15,18 @@ from pathlib import Path
 import torch
 
 import polyclinic
-from polyclinic.engines.flower.coordinator import Coordinator, Place
-from polyclinic.engines.flower.hospital import Hospital, Line
-from polyclinic.engines.flower.plan import Plan, run_name
-from polyclinic.engines.flower.processes import free_port
-from polyclinic.engines.flower.settings import SiteSettings
+from polyclinic.core.files import load_tensors
+from polyclinic.core.version import installed_versions
+from polyclinic.deploy.coordinator.launch import Launch, run_name
+from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor, ListenAddress
+from polyclinic.deploy.keys.key_folders import make_demo_keys
+from polyclinic.deploy.processes import free_port
+from polyclinic.deploy.site.settings import SiteSettings
+from polyclinic.deploy.site.supervisor import ServerConnection, SiteSupervisor
 from polyclinic.federation.observer import Observer
-from polyclinic.files import load_tensors
-from polyclinic.keys import make_demo_keys
 from polyclinic.methods.registry import methods
-from polyclinic.recipe_files import load_recipe, recipe_text
-from polyclinic.runs.folder import RunFolder, versions
+from polyclinic.recipe.files import load_recipe, recipe_text
+from polyclinic.runs.folder import RunFolder
 
 SITES = ("north", "south")
 ROUNDS = 2
@@ -41,13 +42,13 @@ class Agreement:
         federation = write_tiny_federation(folder / "federation")
         self.recipe = write_tiny_recipe(folder / "recipe.toml", federation)
         self.recipe.write_text(self.recipe.read_text() + "[data]\nsize = [16, 16]\n")
-        self.hospitals: list[Hospital] = []
+        self.hospitals: list[SiteSupervisor] = []
 
     def __enter__(self) -> Agreement:
         with ExitStack() as stack:
             keys = make_demo_keys(self.folder / "keys", list(SITES), ["127.0.0.1"])
-            place = Place("127.0.0.1", free_port(), keys.folder)
-            self.coordinator = stack.enter_context(Coordinator(self.folder / "server", place, Observer()))
+            place = ListenAddress("127.0.0.1", free_port(), keys.folder)
+            self.coordinator = stack.enter_context(CoordinatorSupervisor(self.folder / "server", place, Observer()))
             self.coordinator.accept_sites(SITES)
             policy = self.folder / "policy.toml"
             policy.write_text('minimum_images = 1\nper_case_metrics = "named"\n')
@@ -56,8 +57,8 @@ class Agreement:
                     site, str(self.folder / "federation"), str(self.folder / "sites" / site), str(policy)
                 )
                 own = self.folder / "keys" / "hospitals" / site
-                line = Line(place.local, own / f"{site}.key", own / "ca.crt")
-                self.hospitals.append(stack.enter_context(Hospital(settings, line, lambda _: None)))
+                line = ServerConnection(place.local, own / f"{site}.key", own / "ca.crt")
+                self.hospitals.append(stack.enter_context(SiteSupervisor(settings, line, lambda _: None)))
             self._stack = stack.pop_all()
         return self
 
@@ -72,7 +73,7 @@ class Agreement:
         polyclinic.run(self.recipe, out=reference, method=method, overrides=overrides)
         out = self.folder / "flower" / name
         recipe = load_recipe(self.recipe, [*overrides, "engine.name=flower"], method=method)
-        plan = Plan(run_name(out), recipe_text(recipe), SITES, "federation")
+        plan = Launch(run_name(out), recipe_text(recipe), SITES, "federation")
         self.coordinator.serve(plan, out, check=self._look_after)
         for event in RunFolder(out).events():
             if event["refused"]:
@@ -107,7 +108,7 @@ def record(path: Path) -> bool:
             fine &= not said
             lines.append(f"| {name} | {said or 'the same, bit for bit'} |")
             print(f"{name}: {said or 'same'} ({time.monotonic() - started:.0f} s)", flush=True)
-    found = versions()
+    found = installed_versions()
     about = ", ".join(f"{key} {found[key]}" for key in ("polyclinic", "torch", "flwr", "python"))
     pooled = ", ".join(name for name, method in methods().items() if method.pooled)
     path.write_text(

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import torch
 
-from polyclinic.engines.flower.hospital import Hospital, Line
-from polyclinic.engines.flower.reception import SETTINGS_FILE
-from polyclinic.engines.flower.settings import SiteSettings
-from polyclinic.federation.messages import Message, Update
+from polyclinic.deploy.site.settings import SiteSettings
+from polyclinic.deploy.site.supervisor import ServerConnection, SiteSupervisor
+from polyclinic.deploy.site.worker_client import SETTINGS_FILE
+from polyclinic.exchange.messages import Message, Update
 
 TRICKS = ("nan", "shape", "garbage", "stale", "scaled")
 
 
-class EvilHospital(Hospital):
+class EvilHospital(SiteSupervisor):
     """Starts this file as its worker."""
 
     def worker_command(self) -> list[str]:
@@ -48,14 +48,14 @@ def work(settings_file: Path) -> None:
     """The worker's loop, with tricks."""
     import json
 
-    from polyclinic.engines.flower.blobs import decode, encode
-    from polyclinic.engines.flower.desk import Desk
-    from polyclinic.engines.flower.link import Address, receive, send
-    from polyclinic.engines.flower.request import Request
-    from polyclinic.federation.messages import to_tensors
+    from polyclinic.deploy.site.request_handler import RequestHandler
+    from polyclinic.deploy.site.worker_socket import Address, receive, send
+    from polyclinic.exchange.messages import to_tensors
+    from polyclinic.exchange.request import Request
+    from polyclinic.exchange.serialization import decode, encode
 
     settings = SiteSettings(**json.loads(settings_file.read_text()))
-    desk = Desk(settings)
+    desk = RequestHandler(settings)
     listener = Address(Path(settings.home)).listen()
     while True:
         with listener.accept() as connection:
@@ -75,7 +75,9 @@ def main() -> None:
     settings = SiteSettings(
         name, str(Path(data).resolve()), str(Path(home).resolve()), str(Path("open.toml").resolve())
     )
-    with EvilHospital(settings, Line(server, Path(key), Path(ca)), lambda text: print(text, flush=True)) as hospital:
+    with EvilHospital(
+        settings, ServerConnection(server, Path(key), Path(ca)), lambda text: print(text, flush=True)
+    ) as hospital:
         while True:
             hospital.look()
             time.sleep(0.2)

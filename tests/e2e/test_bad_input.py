@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 import polyclinic
-from polyclinic.errors import PolyclinicError
-from polyclinic.files import save_tensors
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import save_tensors
 from support import Called, call, write_tiny_federation, write_tiny_recipe, write_volumes
 
 

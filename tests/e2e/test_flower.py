@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from polyclinic.federation.audit import read_audit
-from polyclinic.files import load_tensors
+from polyclinic.core.files import load_tensors
+from polyclinic.exchange.audit import read_audit
 from polyclinic.runs.folder import RunFolder
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyclinic[flower]'")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyclinic.errors import PolyclinicError
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.evaluation import aggregate
 from polyclinic.evaluation.aggregate import Row, for_json, rows_from_csv, rows_to_csv, summarise
 

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyclinic.components.base import Context, Shared
-from polyclinic.errors import PolyclinicError
+from polyclinic.components.base import Context
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.evaluation.aggregate import summarise
-from polyclinic.federation.messages import Evaluation, to_tensors
+from polyclinic.exchange.declarations import Shared
+from polyclinic.exchange.messages import Evaluation, to_tensors
 from polyclinic.federation.policy import (
     Policy,
     limited,

@@ -12,9 +12,9 @@ import torch
 from polyclinic.components.aggregation.weighted_mean import WeightedMean
 from polyclinic.components.base import Component
 from polyclinic.components.rounds import ServerRound
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.engines.inprocess import InProcess
-from polyclinic.errors import PolyclinicError
-from polyclinic.federation.messages import Failure, Tensors, Update
+from polyclinic.exchange.messages import Failure, Tensors, Update
 from support import Interrupted, Keeping, Killer, assert_same, final_tensors, tiny_recipe, tiny_server
 
 AGGREGATORS = (
@@ -59,7 +59,7 @@ def test_any_aggregation_gets_the_clipped_updates(method: str, tmp_path: Path) -
     server = tiny_server(tmp_path, tiny_recipe(f"{method}+norm_clipping(norm=1e-12)"))
     start = {n: t.clone() for n, t in server.state.weights.items()}
     server.round()
-    buffers = server.bench.network.buffer_names()
+    buffers = server.workspace.network.buffer_names()
     for name, tensor in server.state.weights.items():
         if name not in buffers:
             torch.testing.assert_close(tensor, start[name], rtol=0, atol=1e-6)
@@ -79,7 +79,7 @@ def test_components_screen_one_after_another_and_what_they_share_is_combined_as_
                 return [replace(u, shared={}) for u in updates if u.site != drop]
 
         Dropping.name = name
-        return Dropping(None, server.bench.components[0].context)
+        return Dropping(None, server.workspace.components[0].context)
 
     server, plain = (tiny_server(tmp_path / n, tiny_recipe("pathfl-afa-ssa"), engine=Keeping) for n in ("one", "two"))
     server.screening = [dropping("first", "west"), dropping("second", "south")]

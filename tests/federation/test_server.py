@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.engines.inprocess import InProcess
-from polyclinic.errors import PolyclinicError
-from polyclinic.federation.bench import build_bench
-from polyclinic.federation.messages import Broadcast, Evaluation, Failure, Update
+from polyclinic.exchange.messages import Broadcast, Evaluation, Failure, Update
 from polyclinic.federation.server import Server
+from polyclinic.federation.workspace import build_workspace
 from support import Keeper, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
 
 
@@ -332,13 +332,13 @@ def test_validations_below_the_quorum_do_not_use_up_the_patience(tmp_path: Path)
     assert (server.state.stale, server.state.stopped) == (2, True)
 
 
-def test_every_training_of_a_bench_starts_from_the_same_weights(tmp_path: Path) -> None:
+def test_every_training_of_a_workspace_starts_from_the_same_weights(tmp_path: Path) -> None:
     """A protocol's parts share a process: nothing that one of them learnt may reach the next."""
-    bench = build_bench(tiny_recipe(), tiny_task())
-    first = tiny_server(tmp_path / "first", tiny_recipe(), bench=bench)
+    workspace = build_workspace(tiny_recipe(), tiny_task())
+    first = tiny_server(tmp_path / "first", tiny_recipe(), workspace=workspace)
     start = {n: t.clone() for n, t in first.state.weights.items()}
     first.fit()
-    second = tiny_server(tmp_path / "second", tiny_recipe(), bench=bench)
+    second = tiny_server(tmp_path / "second", tiny_recipe(), workspace=workspace)
     assert_same(second.state.weights, start)
     second.fit()
     assert_same(final_tensors(first), final_tensors(second))

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyclinic.errors import PolyclinicError
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import atomic_write, load_tensors, read_json, save_tensors, write_text
+from polyclinic.exchange.messages import Broadcast, Update, load_message, save_message
 from polyclinic.federation.checkpoint import Checkpoint, ServerState
-from polyclinic.federation.messages import Broadcast, Update, load_message, save_message
 from polyclinic.federation.store import SiteState, SiteStore, StateMemory
-from polyclinic.files import load_tensors, read_json, replacing, save_tensors, write_text
 
 
 def state(number: int) -> SiteState:
@@ -114,7 +114,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path) ->
     save_tensors(path, {"a": torch.ones(1)}, {"round": 1})
 
     def write_half() -> None:
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_bytes(b"half")
             raise OSError(28, "No space left on device")
 

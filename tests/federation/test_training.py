@@ -13,20 +13,21 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from polyclinic.components import registry
-from polyclinic.components.base import Component, Shared
+from polyclinic.components.base import Component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
+from polyclinic.components.toolbox.segmentation_loss import segmentation_loss
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.data.batches import epoch_batches, steps_per_epoch
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData, pool
-from polyclinic.errors import PolyclinicError
-from polyclinic.federation.batches import epoch_batches, steps_per_epoch
-from polyclinic.federation.bench import build_bench
-from polyclinic.federation.messages import Broadcast
+from polyclinic.exchange.declarations import Shared
+from polyclinic.exchange.messages import Broadcast
 from polyclinic.federation.optimizers import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
 from polyclinic.federation.site import Site
 from polyclinic.federation.store import SiteStore
+from polyclinic.federation.workspace import build_workspace
 from polyclinic.networks import load_weights
-from polyclinic.objective import segmentation_loss
 from polyclinic.recipe import TrainingSettings
 from support import Keeper, tiny_recipe, tiny_server, tiny_site, tiny_task
 
@@ -108,10 +109,10 @@ def test_a_round_is_the_plain_pytorch_loop(tmp_path: Path) -> None:
     recipe = tiny_recipe(training={"clip_gradients": 0.5, "schedule": "cosine", "weight_decay": 0.01})
     server = tiny_server(tmp_path, recipe)
     (update,) = server.engine.train(Broadcast(1, server.state.weights), ["north"])
-    from polyclinic.seeds import generator_for
+    from polyclinic.core.seeds import generator_for
 
-    bench, data = build_bench(recipe, tiny_task()), tiny_site("north", 5)
-    network = bench.network.train()
+    workspace, data = build_workspace(recipe, tiny_task()), tiny_site("north", 5)
+    network = workspace.network.train()
     load_weights(network, server.state.weights)
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=0.01)
     for epoch in range(2):
@@ -160,11 +161,11 @@ def test_optimiser_state_survives_as_named_tensors(kind: str, momentum: float) -
 
 def second_round(tmp_path: Path, skipped: int = 0, **policies: str) -> tuple[dict[str, Tensor], SiteStore]:
     """Weights after two rounds at one site, with rounds in between that it skips."""
-    bench = build_bench(tiny_recipe(training={"rounds": 9}, policies=policies), tiny_task())
+    workspace = build_workspace(tiny_recipe(training={"rounds": 9}, policies=policies), tiny_task())
     store = SiteStore(tmp_path / "-".join([str(skipped), *policies.values()]))
     site = Site(tiny_site("north", 4), store)
-    first = site.train(bench, Broadcast(0, bench.exchanged_weights()))
-    return site.train(bench, Broadcast(1 + skipped, first.weights)).weights, store
+    first = site.train(workspace, Broadcast(0, workspace.exchanged_weights()))
+    return site.train(workspace, Broadcast(1 + skipped, first.weights)).weights, store
 
 
 def test_optimiser_state_is_kept_or_reset_by_policy(tmp_path: Path) -> None:
@@ -242,10 +243,10 @@ def test_hooks_run_in_order_with_one_forward_for_labelled_and_unlabelled(tmp_pat
             training={"local_epochs": 1, "batch_size": 4},
             augmentation={"flip": 0.5, "affine": 1.0, "noise": 1.0},
         )
-        bench = build_bench(recipe, tiny_task())
+        workspace = build_workspace(recipe, tiny_task())
         Everything.calls.clear()
         update = Site(SiteData("north", data.images, data.splits), SiteStore(tmp_path)).train(
-            bench, Broadcast(0, bench.exchanged_weights())
+            workspace, Broadcast(0, workspace.exchanged_weights())
         )
     once = ["on_images", "loss", "on_gradients", "loss", "after_step"]
     assert Everything.calls == ["receive", *once, *once, "after_epoch", "share"]
@@ -261,9 +262,9 @@ def test_hooks_run_in_order_with_one_forward_for_labelled_and_unlabelled(tmp_pat
 
 def test_a_site_with_only_unlabelled_images_takes_part_when_a_component_learns_from_them(tmp_path: Path) -> None:
     with known(Everything):
-        bench = build_bench(tiny_recipe("fedavg+everything"), tiny_task())
+        workspace = build_workspace(tiny_recipe("fedavg+everything"), tiny_task())
         site = Site(tiny_site("north", 3, labelled=False), SiteStore(tmp_path))
-        update = site.train(bench, Broadcast(0, bench.exchanged_weights()))
+        update = site.train(workspace, Broadcast(0, workspace.exchanged_weights()))
     assert set(update.losses) == {"unlabelled"}
     assert Everything.seen["rows"] == (0, 2)
 
@@ -358,13 +359,13 @@ def test_images_of_different_sizes_are_walked_over_one_by_one() -> None:
     samples = tiny_site("north", 0).images.samples
     mixed = ImageSet(images, labels, torch.ones(2, dtype=torch.bool), samples)
     data = SiteData("north", mixed, {"train": torch.arange(2)})
-    bench = build_bench(tiny_recipe(), tiny_task())
-    site = SiteRound("north", 0, bench.network, {}, data, bench.device, torch.Generator(), 4)
+    workspace = build_workspace(tiny_recipe(), tiny_task())
+    site = SiteRound("north", 0, workspace.network, {}, data, workspace.device, torch.Generator(), 4)
     assert [tuple(x.shape) for _, x, _ in site.batches()] == [(1, 2, 8, 8), (1, 2, 8, 6)]
     assert list(site.batches(labelled=False)) == []
 
 
-def replacing(kind: str) -> type[Component]:
+def atomic_write(kind: str) -> type[Component]:
     """A component that replaces the supervised loss."""
 
     class Replacing(Component):
@@ -380,7 +381,7 @@ def replacing(kind: str) -> type[Component]:
 
 
 def test_one_component_may_replace_the_supervised_loss_and_two_may_not(tmp_path: Path) -> None:
-    with known(replacing("first")), known(replacing("second")):
+    with known(atomic_write("first")), known(atomic_write("second")):
         server = tiny_server(tmp_path, tiny_recipe("fedavg+first", training={"rounds": 1}))
         server.fit()
         plain = tiny_server(tmp_path / "plain", tiny_recipe("fedavg", training={"rounds": 1}))
@@ -388,7 +389,7 @@ def test_one_component_may_replace_the_supervised_loss_and_two_may_not(tmp_path:
         name = "classifier.weight"
         assert not torch.equal(server.state.weights[name], plain.state.weights[name])
         with pytest.raises(PolyclinicError, match="first and second each replace the supervised loss"):
-            build_bench(tiny_recipe("fedavg+first+second"), tiny_task())
+            build_workspace(tiny_recipe("fedavg+first+second"), tiny_task())
 
 
 def test_a_term_may_not_take_the_name_of_another(tmp_path: Path) -> None:
@@ -406,7 +407,7 @@ def test_a_term_may_not_take_the_name_of_another(tmp_path: Path) -> None:
 
 
 def test_components_know_the_size_that_the_network_trains_on() -> None:
-    assert build_bench(tiny_recipe(data={"size": [8, 8]}), tiny_task()).components[0].context.image_size == (8, 8)
-    patched = build_bench(tiny_recipe(data={"patch": [4, 4]}), tiny_task())
+    assert build_workspace(tiny_recipe(data={"size": [8, 8]}), tiny_task()).components[0].context.image_size == (8, 8)
+    patched = build_workspace(tiny_recipe(data={"patch": [4, 4]}), tiny_task())
     assert patched.components[0].context.image_size == (4, 4)
-    assert build_bench(tiny_recipe(), tiny_task()).components[0].context.image_size is None
+    assert build_workspace(tiny_recipe(), tiny_task()).components[0].context.image_size is None

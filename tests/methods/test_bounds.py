@@ -13,16 +13,16 @@ import torch
 
 import polyclinic
 from mixed_sites import mixed_server, mixed_site
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import open_federation
 from polyclinic.data.labels import choose_labels
 from polyclinic.data.splits import assign_splits
-from polyclinic.errors import PolyclinicError
-from polyclinic.federation.bench import build_bench
+from polyclinic.federation.workspace import build_workspace
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import methods
 from polyclinic.recipe import Recipe
-from polyclinic.recipe_files import make_recipe
-from polyclinic.runs.sites import require_training_data
+from polyclinic.recipe.files import make_recipe
+from polyclinic.runs.plan import require_training_data
 from support import Keeping, assert_same, final_tensors, tiny_recipe, tiny_task, write_tiny_federation
 
 BUDGET = 2
@@ -173,8 +173,8 @@ def test_local_keeps_its_model_and_learns_from_unlabelled_images(tmp_path: Path)
 
 @pytest.mark.parametrize("method", ["fl_lower", "local", "fixmatch(weight=0)"])
 def test_a_site_without_labels_is_refused_by_methods_that_need_them(method: str) -> None:
-    bench = build_bench(tiny_recipe(method), tiny_task())
+    workspace = build_workspace(tiny_recipe(method), tiny_task())
     with pytest.raises(PolyclinicError, match="'west' has no labelled training image"):
-        require_training_data(mixed_site("west", 0, 3), bench)
-    require_training_data(mixed_site("west", 1, 3), bench)
-    require_training_data(mixed_site("west", 0, 3), build_bench(tiny_recipe("fixmatch"), tiny_task()))
+        require_training_data(mixed_site("west", 0, 3), workspace)
+    require_training_data(mixed_site("west", 1, 3), workspace)
+    require_training_data(mixed_site("west", 0, 3), build_workspace(tiny_recipe("fixmatch"), tiny_task()))

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from polyclinic.components import registry as component_registry
-from polyclinic.errors import PolyclinicError
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.methods import registry as method_registry
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
-from polyclinic.runs.plan import parse_seeds, split_expressions
+from polyclinic.runs.grid_plan import parse_seeds, split_expressions
 
 
 def parts(expression: str) -> dict[str, dict[str, object]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mixed_sites import mixed_server
-from polyclinic.federation.bench import build_bench
+from polyclinic.federation.workspace import build_workspace
 from polyclinic.methods.expression import parse_method
 from support import Keeper, tiny_recipe, tiny_task
 
@@ -32,8 +32,8 @@ ROWS = {
 def test_a_row_of_table_5_is_what_it_says(expression: str, tmp_path: Path) -> None:
     gaa, dual_teacher, alignment = ROWS[expression]
     method = parse_method(expression)
-    bench = build_bench(tiny_recipe(expression), tiny_task())
-    built = {component.name: component.settings for component in bench.components}
+    workspace = build_workspace(tiny_recipe(expression), tiny_task())
+    built = {component.name: component.settings for component in workspace.components}
     expected = {
         "gaa" if gaa else "weighted_mean",
         "dual_teacher" if dual_teacher else "fixmatch",
@@ -60,7 +60,7 @@ def test_the_rows_are_all_eight_and_the_page_names_them() -> None:
 
 
 def test_defaults_are_those_of_the_papers_cardiac_task() -> None:
-    built = {c.name: c.settings for c in build_bench(tiny_recipe("fgasl"), tiny_task()).components}
+    built = {c.name: c.settings for c in build_workspace(tiny_recipe("fgasl"), tiny_task()).components}
     dual, alignment = built["dual_teacher"], built["perturbation_invariance"]
     assert (dual.weight, dual.ema, dual.smoothing, dual.delta_start, dual.delta_end) == (1, 0.99, 0.9, 0.15, 0.3)
     assert (alignment.weight, alignment.probability, alignment.perturbation) == (0.3, 0.3, "dropout")

@@ -18,17 +18,17 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from polyclinic import run
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Task
 from polyclinic.engines.inprocess import InProcess
-from polyclinic.errors import PolyclinicError
-from polyclinic.federation.bench import build_bench
-from polyclinic.federation.messages import Broadcast, Failure, Update, tensor_bytes
+from polyclinic.exchange.messages import Broadcast, Failure, Update, tensor_bytes
+from polyclinic.federation.workspace import build_workspace
 from polyclinic.networks import build_network, parameter_count
 from polyclinic.networks.encoders import _create, import_timm
 from polyclinic.networks.presets import PRESETS, Preset
 from polyclinic.networks.pretrained import Pretrained, choose_levels, colours
 from polyclinic.recipe import NetworkSettings
-from polyclinic.recipe_files import load_recipe, make_recipe
+from polyclinic.recipe.files import load_recipe, make_recipe
 from polyclinic.runs.predict import load_model
 from support import Interrupted, Keeper, Killer, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
 
@@ -307,9 +307,9 @@ def test_a_file_beside_the_recipe_is_found_from_any_folder(weights_file: Path) -
 
 def test_intensities_outside_of_0_to_1_are_warned_about() -> None:
     for intensity, warns in (("z-score", True), ("full-range", False)):
-        bench = build_bench(tiny_recipe("fedavg", network=TINY, data={"intensity": intensity}), tiny_task())
-        assert any("expects intensities from 0 to 1" in text for text in bench.warnings()) == warns
-        assert any("the frozen encoder is untrained" in text for text in bench.warnings())
+        workspace = build_workspace(tiny_recipe("fedavg", network=TINY, data={"intensity": intensity}), tiny_task())
+        assert any("expects intensities from 0 to 1" in text for text in workspace.warnings()) == warns
+        assert any("the frozen encoder is untrained" in text for text in workspace.warnings())
 
 
 def test_a_file_of_something_else_gets_a_sentence(weights_file: Path, tmp_path: Path) -> None:
@@ -358,20 +358,20 @@ class Listening(InProcess):
 def test_frozen_weights_never_leave_and_are_never_stored(method: str, tmp_path: Path) -> None:
     recipe = tiny_recipe(method, network=TINY, training={"rounds": 1, "local_epochs": 1})
     server = tiny_server(tmp_path, recipe, observer=(keeper := Keeper()), engine=Listening)
-    network = server.bench.network
+    network = server.workspace.network
     frozen = network.frozen()
     before = {name: network.state_dict()[name].clone() for name in frozen}
     server.fit()
     assert not keeper.refusals
     assert_same(before, {name: network.state_dict()[name] for name in frozen})
-    assert not frozen & (server.bench.exchanged | server.bench.kept)
-    assert server.bench.exchanged | server.bench.kept == network.state_dict().keys() - frozen
+    assert not frozen & (server.workspace.exchanged | server.workspace.kept)
+    assert server.workspace.exchanged | server.workspace.kept == network.state_dict().keys() - frozen
     crossed = server.engine.crossed  # type: ignore[attr-defined]
     assert len(crossed) == 4
     for message in crossed:
         names = {*message.weights, *(name for shared in message.shared.values() for name in shared)}
         assert not {name for name in names if name in frozen or "encoder.model" in name}
-    sent = tensor_bytes({n: network.state_dict()[n] for n in server.bench.exchanged})
+    sent = tensor_bytes({n: network.state_dict()[n] for n in server.workspace.exchanged})
     shared = {u.site: sum(map(tensor_bytes, u.shared.values())) for u in crossed if isinstance(u, Update)}
     assert keeper.events[0]["bytes_up"] == {site: sent + extra for site, extra in shared.items()}
     stored = [name for path in tmp_path.rglob("*.safetensors") for name in safe_open(path, "pt").keys()]  # noqa: SIM118
@@ -401,10 +401,10 @@ def test_a_run_finds_its_encoder_again_or_says_so(tiny_federation: Path, weights
         "engine": {"device": "cpu"},
     }
     folder = run(make_recipe(table), out=tmp_path / "run").folder
-    bench, _ = load_model(folder, site=None, part=None, model=None)
-    assert_same(encoder_weights(), bench.network.encoder.model.state_dict())
+    workspace, _ = load_model(folder, site=None, part=None, model=None)
+    assert_same(encoder_weights(), workspace.network.encoder.model.state_dict())
     tensors = safe_open(next(folder.glob("checkpoints/*/server.safetensors")), "pt")
-    trained = torch.equal(tensors.get_tensor("weights/classifier.weight"), bench.network.classifier.weight)
+    trained = torch.equal(tensors.get_tensor("weights/classifier.weight"), workspace.network.classifier.weight)
     assert trained
     original = weights_file.read_bytes()
     save_file({name: tensor + 1 for name, tensor in encoder_weights().items()}, weights_file)

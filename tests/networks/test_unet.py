@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Task
-from polyclinic.errors import PolyclinicError
 from polyclinic.networks import build_network, load_weights, parameter_count
 from polyclinic.networks.base import without_statistics
 from polyclinic.recipe import NetworkSettings

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from polyclinic.components.aggregation.similarity import stage_outputs
+from polyclinic.components.toolbox.stage_similarity import stage_outputs
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Task
-from polyclinic.errors import PolyclinicError
 from polyclinic.networks import build_network
 from polyclinic.networks.vit import PatchEmbedding, TransformerBlock, ViT, layer_ends
 from polyclinic.recipe import NetworkSettings
-from polyclinic.recipe_files import make_recipe
+from polyclinic.recipe.files import make_recipe
 from support import Interrupted, Keeper, Killer, assert_same, final_tensors, tiny_recipe, tiny_server
 
 RGB = Task(("background", "nucleus"), 3, 2)

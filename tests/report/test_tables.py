@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from polyclinic.errors import PolyclinicError
-from polyclinic.report.tables import Comparison, comparison_of, print_comparison, print_run, readable_bytes
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.wording import readable_bytes
+from polyclinic.report.tables import Comparison, comparison_of, print_comparison, print_run
 
 
 def make_grid(folder: Path, values: dict[str, list[dict[str, Any]]]) -> Path:

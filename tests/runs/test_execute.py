@@ -16,10 +16,10 @@ import pytest
 import torch
 
 import polyclinic
-from polyclinic.errors import PolyclinicError
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import load_tensors
 from polyclinic.federation.training import LocalTraining
-from polyclinic.files import load_tensors
-from polyclinic.recipe_files import load_recipe
+from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.execute import Execution
 from support import Keeper, assert_same, write_tiny_federation, write_tiny_recipe
 

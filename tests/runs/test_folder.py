@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import polyclinic.runs.folder as module
-from polyclinic.errors import PolyclinicError
-from polyclinic.files import save_tensors
-from polyclinic.recipe_files import load_recipe
-from polyclinic.runs.folder import RunFolder, versions
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import save_tensors
+from polyclinic.core.version import installed_versions
+from polyclinic.recipe.files import load_recipe
+from polyclinic.runs.folder import RunFolder
 from support import tiny_recipe
 
 
@@ -107,7 +108,7 @@ def test_a_damaged_summary_gets_a_sentence(tmp_path: Path) -> None:
 
 
 def test_versions_name_what_numbers_depend_on() -> None:
-    found = versions()
+    found = installed_versions()
     assert {"python", "machine", "polyclinic", "torch", "monai", "numpy", "scipy"} <= found.keys()
     assert "not installed" not in found.values()
 

@@ -13,10 +13,10 @@ import pytest
 
 import polyclinic
 import polyclinic.runs.grid as module
-from polyclinic.errors import PolyclinicError
-from polyclinic.recipe_files import load_recipe
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.recipe.files import load_recipe
 from polyclinic.report.tables import Comparison
-from polyclinic.runs.plan import folder_name, parse_seeds, plan_grid, split_expressions
+from polyclinic.runs.grid_plan import folder_name, parse_seeds, plan_grid, split_expressions
 
 METHODS = ["fedavg", "fedbn", "fedavg+proximal(mu=0.5)"]
 FAST = ["training.rounds=1", "training.local_epochs=1"]

@@ -14,10 +14,10 @@ from PIL import Image
 from torch import nn
 
 import polyclinic
-from polyclinic.errors import PolyclinicError
-from polyclinic.federation.bench import build_bench
-from polyclinic.files import load_tensors, save_tensors
-from polyclinic.recipe_files import load_recipe
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import load_tensors, save_tensors
+from polyclinic.federation.workspace import build_workspace
+from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.predict import load_model, predict
 from support import write_tiny_federation, write_tiny_recipe, write_volumes
 
@@ -50,8 +50,8 @@ def threshold(network: nn.Module) -> dict[str, torch.Tensor]:
 def thresholding_run(folder: Path, federation: Path, *overrides: str) -> Path:
     recipe = write_tiny_recipe(folder / "r.toml", federation, rounds=1)
     run = polyclinic.run(recipe, out=folder / "run", overrides=overrides).folder
-    bench, _ = load_model(run, site=None, part=None, model=None)
-    weights = threshold(build_bench(load_recipe(run / "recipe.toml"), bench.task).network)
+    workspace, _ = load_model(run, site=None, part=None, model=None)
+    weights = threshold(build_workspace(load_recipe(run / "recipe.toml"), workspace.task).network)
     for name in ("server", "best"):
         path = run / "checkpoints" / "all" / f"{name}.safetensors"
         save_tensors(path, weights, load_tensors(path)[1])

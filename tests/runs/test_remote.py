@@ -9,13 +9,13 @@ import pytest
 
 from flower_support import OPEN, FakeGrid, desk_play, make_desk, png_recipe
 from polyclinic import run
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import load_tensors
 from polyclinic.engines.flower import engine as flower
 from polyclinic.engines.flower.engine import FlowerEngine
 from polyclinic.engines.flower.nodes import Nodes
-from polyclinic.errors import PolyclinicError
-from polyclinic.federation.messages import Broadcast, Description, Evaluation, Failure, Update
+from polyclinic.exchange.messages import Broadcast, Description, Evaluation, Failure, Update
 from polyclinic.federation.observer import Observer, Observers
-from polyclinic.files import load_tensors
 from polyclinic.recipe import Recipe
 from polyclinic.runs import remote
 from polyclinic.runs.folder import RunFolder
@@ -344,15 +344,15 @@ def test_sites_get_neither_paths_nor_trackers_of_the_server(tiny_federation: Pat
     recipe = png_recipe(tiny_federation, tracking={"mlflow_uri": "https://user:secret@server"})
     texts: list[str] = []
 
-    class Seen(Exception):  # noqa: N818
+    class Stopped(Exception):  # noqa: N818
         pass
 
     def engine_for(part: str, shipped: Recipe, text: str) -> Any:
         texts.append(text)
-        raise Seen
+        raise Stopped
 
     execution = RemoteExecution(recipe, SITES, "tiny", RunFolder(tmp_path / "run"), engine_for, Observer(), False)
-    with pytest.raises(Seen):
+    with pytest.raises(Stopped):
         execution.run()
     assert 'federation = "tiny"' in texts[0]
     assert str(tiny_federation) not in texts[0]

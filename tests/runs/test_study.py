@@ -15,7 +15,7 @@ from PIL import Image
 
 import polyclinic
 import polyclinic.runs.grid as grid_module
-from polyclinic.errors import PolyclinicError
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.report.study import StudyTable, study_of
 from polyclinic.report.tables import Comparison
 from polyclinic.runs.study import parse_vary, plan_study

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import polyclinic
-from polyclinic.errors import PolyclinicError
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.runs.tracking import scalars_of
 
 

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from polyclinic import __version__
 from polyclinic.cli.audit import audit
 from polyclinic.cli.compare import compare
 from polyclinic.cli.cost import cost
@@ -22,7 +21,8 @@ from polyclinic.cli.server import server
 from polyclinic.cli.site import site
 from polyclinic.cli.study import study
 from polyclinic.cli.watch import watch
-from polyclinic.errors import PolyclinicError
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.version import VERSION
 
 app = typer.Typer(
     help="Federated medical image segmentation: many clinics, one model, no image ever leaves a clinic.",
@@ -35,7 +35,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"polyclinic {__version__}")
+        typer.echo(f"polyclinic {VERSION}")
         raise typer.Exit
 
 

@@ -20,7 +20,7 @@ def audit(
     from rich.console import Console
     from rich.table import Table
 
-    from polyclinic.federation.audit import end_of_chain, read_audit
+    from polyclinic.exchange.audit import end_of_chain, read_audit
 
     file = log / "audit.jsonl" if log.is_dir() else log
     entries = list(read_audit(file))

@@ -29,18 +29,18 @@ def compare(
 ) -> None:
     """Run methods x seeds and put them in one table; done runs are kept, interrupted ones go on."""
     from polyclinic.cli.progress import ScreenObserver
-    from polyclinic.recipe_files import load_recipe, require_federation
-    from polyclinic.runs.plan import parse_seeds, plan_grid, split_expressions
+    from polyclinic.recipe.files import load_recipe, require_federation
+    from polyclinic.runs.grid_plan import parse_seeds, plan_grid, split_expressions
 
     loaded = load_recipe(recipe, overrides or [])
     require_federation(loaded, recipe)
     plan = plan_grid(loaded, split_expressions(methods), parse_seeds(seeds, loaded.seed), out)
+    from polyclinic.api import compare_grid
     from polyclinic.report.overview import all_metrics, print_overview
     from polyclinic.report.tables import print_comparison
-    from polyclinic.runs.grid import run_grid
 
     with interruptible():
-        table = run_grid(plan, metric=metric, jobs=jobs, screen=ScreenObserver)
+        table = compare_grid(plan, metric=metric, jobs=jobs, screen=ScreenObserver)
     print_comparison(table)
     if len(loaded.evaluation.metrics) > 1:
         typer.echo()

@@ -28,14 +28,14 @@ def cost(
     json_output: JsonOption = False,
 ) -> None:
     """Say what methods cost before a run: FLOPs, parameters, time per image, bytes up and down."""
-    from polyclinic.recipe_files import load_recipe, require_federation
-    from polyclinic.runs.plan import plan_grid, split_expressions
+    from polyclinic.recipe.files import load_recipe, require_federation
+    from polyclinic.runs.grid_plan import plan_grid, split_expressions
 
     loaded = load_recipe(recipe, overrides or [])
     require_federation(loaded, recipe)
     wanted = (loaded.method,) if methods is None else split_expressions(methods)
     wanted = plan_grid(loaded, wanted, (loaded.seed,), Path()).methods
-    from polyclinic.report.cost import costs
+    from polyclinic.preview.cost import costs
 
     facts = costs(loaded, wanted, measure, repeats, tell=lambda text: typer.echo(text, err=True))
     if json_output:

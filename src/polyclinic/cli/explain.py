@@ -19,11 +19,11 @@ def explain(
     json_output: JsonOption = False,
 ) -> None:
     """Say what a method does, its settings, and exactly which tensors leave a site in every round."""
-    from polyclinic.recipe_files import load_recipe, require_federation
+    from polyclinic.recipe.files import load_recipe, require_federation
 
     loaded = load_recipe(recipe, overrides or [], method=method)
     require_federation(loaded, recipe)
-    from polyclinic.report.explain import explanation, print_explanation
+    from polyclinic.preview.explain import explanation, print_explanation
 
     facts = explanation(loaded)
     if json_output:

@@ -11,10 +11,18 @@ from typing import Annotated, Any
 import typer
 
 from polyclinic.cli.options import JsonOption
-from polyclinic.errors import PolyclinicError
-from polyclinic.keys import SERVER_DAYS, ServerKeys, accepted, exists, make_demo_keys, make_server_keys, make_site_key
-from polyclinic.keys import accept as accept_key
-from polyclinic.keys import remove as remove_key
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.deploy.keys.key_folders import (
+    SERVER_DAYS,
+    ServerKeys,
+    accepted,
+    exists,
+    make_demo_keys,
+    make_server_keys,
+    make_site_key,
+)
+from polyclinic.deploy.keys.key_folders import accept as accept_key
+from polyclinic.deploy.keys.key_folders import remove as remove_key
 
 app = typer.Typer(
     help="Keys for a federation over a network: who the server is, and who may join.", no_args_is_help=True
@@ -60,7 +68,7 @@ def site(
     out: Annotated[Path, typer.Option(help="The hospital's folder of keys.")] = Path("keys"),
 ) -> None:
     """Make a site's key pair. Run this at the hospital."""
-    from polyclinic.public_keys import read_public_key
+    from polyclinic.deploy.keys.public_keys import read_public_key
 
     secret, public = make_site_key(out, name)
     typer.echo(f"Made {secret}, which never leaves the hospital, and {public}.")
@@ -75,7 +83,7 @@ def accept(
     replace: Annotated[bool, typer.Option("--replace", help="Take another key for a name that is listed.")] = False,
 ) -> None:
     """List sites by their public keys, so that they may take part."""
-    from polyclinic.public_keys import read_public_key
+    from polyclinic.deploy.keys.public_keys import read_public_key
 
     for path in public:
         name = accept_key(folder, path, replace)
@@ -98,7 +106,7 @@ def list_keys(folder: FolderArgument, json_output: JsonOption = False) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from polyclinic.public_keys import read_public_key
+    from polyclinic.deploy.keys.public_keys import read_public_key
 
     keys = ServerKeys(folder)
     certificates = [_certificate(path) for path in (keys.ca_cert, keys.cert) if exists(path)]
@@ -143,7 +151,7 @@ def demo(
 
 
 def _certificate(path: Path) -> dict[str, Any]:
-    from polyclinic.certificates import hosts_of, read_certificate
+    from polyclinic.deploy.keys.certificates import hosts_of, read_certificate
 
     certificate = read_certificate(path)
     expires = certificate.not_valid_after_utc

@@ -27,7 +27,7 @@ def predict(
     from rich.console import Console
     from rich.progress import Progress
 
-    from polyclinic.errors import PolyclinicError
+    from polyclinic.core.errors import PolyclinicError
     from polyclinic.runs.predict import predict as segment
 
     if model not in (None, "best", "last"):

@@ -32,13 +32,13 @@ def run(
 ) -> None:
     """Train and test one method: leaves a run folder, prints a table of the sites."""
     from polyclinic.cli.progress import ScreenObserver
-    from polyclinic.recipe_files import load_recipe, require_federation
+    from polyclinic.recipe.files import load_recipe, require_federation
 
     overrides = [*(overrides or []), *([f"engine.name={engine}"] if engine else [])]
     loaded = load_recipe(recipe, overrides, method=method)
     require_federation(loaded, recipe)
+    from polyclinic.api import run as execute
     from polyclinic.report.tables import print_run
-    from polyclinic.runs.execute import run as execute
     from polyclinic.runs.folder import RunFolder
 
     if resume and out is not None and not RunFolder(out).started():

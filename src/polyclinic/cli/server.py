@@ -36,8 +36,8 @@ def server(
 
     Sites connect with `polyclinic site`. Each of them must be accepted first: `polyclinic keys accept`.
     """
-    from polyclinic.errors import PolyclinicError
-    from polyclinic.recipe_files import load_recipe
+    from polyclinic.core.errors import PolyclinicError
+    from polyclinic.recipe.files import load_recipe
 
     loaded = load_recipe(recipe, overrides or [], method=method)
     if insecure == (keys is not None):
@@ -47,7 +47,7 @@ def server(
             else "--keys and --insecure exclude each other; leave --insecure out."
         )
     from polyclinic.cli.progress import ScreenObserver
-    from polyclinic.engines.flower.coordinate import ServerSettings, coordinate
+    from polyclinic.deploy.coordinator.run_server import ServerSettings, run_server
     from polyclinic.report.tables import print_run
 
     named = tuple(name.strip() for name in (sites or "").split(",") if name.strip())
@@ -55,7 +55,7 @@ def server(
         typer.echo("warning: --insecure: no encryption and no keys; use it on one machine, for trials only.", err=True)
     with ScreenObserver(loaded.method) as screen:
         try:
-            summary = coordinate(loaded, out, ServerSettings(host, port, keys, named), screen, resume)
+            summary = run_server(loaded, out, ServerSettings(host, port, keys, named), screen, resume)
         except KeyboardInterrupt:
             again = shlex.join(["polyclinic", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
             typer.echo(f"Interrupted. Every finished round is kept; go on with:\n  {again}", err=True)

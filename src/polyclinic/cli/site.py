@@ -36,7 +36,7 @@ def site(
 
     Runs until it is stopped (Ctrl-C), and connects again whenever the coordinator is back.
     """
-    from polyclinic.errors import PolyclinicError
+    from polyclinic.core.errors import PolyclinicError
 
     if not insecure and (key is None or ca is None):
         raise PolyclinicError(
@@ -46,11 +46,11 @@ def site(
     host, _, port = server.rpartition(":")
     if not host or not (port.isdecimal() and 0 < int(port) < 65536):
         raise PolyclinicError(f"--server {server}: expected HOST:PORT, such as fed.example.org:8443.")
-    from polyclinic.engines.flower.attend import attend, federation_of
-    from polyclinic.engines.flower.hospital import Line
-    from polyclinic.engines.flower.reception import default_home
-    from polyclinic.engines.flower.settings import SiteSettings
-    from polyclinic.keys import check_site_name
+    from polyclinic.deploy.keys.key_folders import check_site_name
+    from polyclinic.deploy.site.run_site import federation_of, run_site
+    from polyclinic.deploy.site.settings import SiteSettings
+    from polyclinic.deploy.site.supervisor import ServerConnection
+    from polyclinic.deploy.site.worker_client import default_home
 
     check_site_name(name)
     folder = (home or default_home(name)).expanduser().resolve()
@@ -58,9 +58,9 @@ def site(
         name, str(federation_of(data, name, folder)), str(folder), str(policy.resolve()) if policy else None, device,
         str(encoder.resolve()) if encoder else None,
     )  # fmt: skip
-    line = Line(server, None if insecure else key, None if insecure else ca)
+    line = ServerConnection(server, None if insecure else key, None if insecure else ca)
     try:
-        attend(settings, line, lambda text: typer.echo(text, err=True), give_up)
+        run_site(settings, line, lambda text: typer.echo(text, err=True), give_up)
     except KeyboardInterrupt:
         typer.echo("Stopped. The site's memory is kept; start it again at any time.", err=True)
         raise typer.Exit(130) from None

@@ -33,19 +33,20 @@ def study(
 ) -> None:
     """Compare methods for several values of one key, such as the number of labels: a table and a picture."""
     from polyclinic.cli.progress import ScreenObserver
-    from polyclinic.errors import PolyclinicError
-    from polyclinic.recipe_files import load_recipe, require_federation
-    from polyclinic.runs.plan import parse_seeds, split_expressions
+    from polyclinic.core.errors import PolyclinicError
+    from polyclinic.recipe.files import load_recipe, require_federation
+    from polyclinic.runs.grid_plan import parse_seeds, split_expressions
 
     if len(vary) > 1:
         raise PolyclinicError("--vary: a study varies one key; start one study for each, with folders of their own.")
     loaded = load_recipe(recipe, overrides or [])
     require_federation(loaded, recipe)
-    from polyclinic.runs.study import plan_study, run_study
+    from polyclinic.api import compare_study
+    from polyclinic.runs.study import plan_study
 
     numbers = parse_seeds(seeds, loaded.seed)
     plan = plan_study(recipe, tuple(overrides or ()), vary[0], split_expressions(methods), numbers, out)
     with interruptible():
-        table = run_study(plan, metric, jobs, ScreenObserver)
+        table = compare_study(plan, metric, jobs, ScreenObserver)
     table.show()
     typer.echo(f"Table: {out / 'study.md'} and {out / 'study.csv'}; picture: {out / 'study.png'}")

@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from polyclinic.runs.watch import Seen
+    from polyclinic.runs.live_source import LiveSnapshot
 
 
 def watch(
@@ -39,8 +39,8 @@ def watch(
     """
     from rich.console import Console
 
-    from polyclinic.report.watch import screen
-    from polyclinic.runs.watch import follow, open_source
+    from polyclinic.report.live_screen import screen
+    from polyclinic.runs.live_source import follow, open_source
 
     source = open_source(target, ca, token_file, insecure)
     if insecure:
@@ -61,11 +61,11 @@ def watch(
         raise typer.Exit(130) from None
 
 
-def _on_screen(views: Iterable[Seen], console: Console) -> Seen:
+def _on_screen(views: Iterable[LiveSnapshot], console: Console) -> LiveSnapshot:
     """A screen that renews itself; the last one stays."""
     from rich.live import Live
 
-    from polyclinic.report.watch import screen
+    from polyclinic.report.live_screen import screen
 
     with Live(console=console, auto_refresh=False) as live:
         for seen in views:
@@ -73,11 +73,11 @@ def _on_screen(views: Iterable[Seen], console: Console) -> Seen:
     return seen
 
 
-def _lines(views: Iterable[Seen]) -> Seen:
+def _lines(views: Iterable[LiveSnapshot]) -> LiveSnapshot:
     """For logs and scripts: what is new, once."""
-    from polyclinic.report.watch import news
+    from polyclinic.report.live_screen import news
 
-    before: Seen | None = None
+    before: LiveSnapshot | None = None
     for seen in views:
         for line in news(before, seen):
             typer.echo(line)

@@ -5,11 +5,10 @@ Every hook is optional; the base class does nothing. See ``docs/architecture.md`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -17,12 +16,10 @@ from torch.optim import Optimizer
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
 from polyclinic.data.federation import Task
-from polyclinic.federation.messages import Tensors, Update
+from polyclinic.exchange.declarations import Shared
+from polyclinic.exchange.messages import Tensors, Update
 from polyclinic.networks.base import SegmentationNetwork
 from polyclinic.recipe import PolicySettings, TrainingSettings
-
-if TYPE_CHECKING:
-    from polyclinic.federation.bench import Bench
 
 Level = Literal["image", "feature", "objective", "aggregation"]
 
@@ -31,34 +28,6 @@ class ComponentSettings(BaseModel):
     """Base of every component's settings: frozen, strict about unknown keys, numbers finite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-@dataclass(frozen=True)
-class Shared:
-    """Declares one tensor that leaves a site.
-
-    A ``str`` in ``shape`` is a size that is only known at run time; the same name means the same size in all tensors of
-    the component. ``below`` bounds integers: they are at least 0 and less than it, as the numbers of classes are.
-    """
-
-    name: str
-    shape: tuple[int | str, ...]
-    what: str
-    dtype: torch.dtype = torch.float32
-    finite: bool = True
-    below: int | None = None
-    at_most: int | None = None
-    """The largest number of rows, where it is a run-time size and known to be bounded."""
-    prototypes: bool = False
-    """Whether the rows are prototypes, which are counted in the record; a row of zeros stands for an absent class."""
-
-    def accepts(self, tensor: Tensor) -> bool:
-        """Whether a tensor has the declared type and shape."""
-        sizes_agree = len(self.shape) == tensor.dim() and all(
-            isinstance(declared, str) or declared == size
-            for declared, size in zip(self.shape, tensor.shape, strict=True)
-        )
-        return sizes_agree and tensor.dtype == self.dtype
 
 
 @dataclass(frozen=True)
@@ -76,6 +45,21 @@ class Context:
     """The recipe's ``data.intensity``."""
     fixed_views: bool = False
     """Whether the weak view of an unlabelled image is always the image as it is."""
+
+
+@dataclass(frozen=True)
+class BuiltMethod:
+    """A method when all of it is built: what a component may look at before it agrees to take part."""
+
+    name: str
+    pooled: bool
+    """Whether all images are in one place."""
+    network: SegmentationNetwork
+    components: Sequence[Component]
+    exchanged: frozenset[str]
+    """Names of the weights that leave a site."""
+    declared: Mapping[str, tuple[Shared, ...]]
+    """What each component shares beside the weights."""
 
 
 @dataclass
@@ -122,7 +106,7 @@ class Component:
     def install(self, network: SegmentationNetwork) -> None:
         """Put modules into the network's taps or extras."""
 
-    def check(self, bench: Bench) -> None:
+    def check(self, built: BuiltMethod) -> None:
         """Refuse, with a ``PolyclinicError``, a method or network that it cannot work with; all of it is built."""
 
     def warnings(self) -> list[str]:

@@ -7,7 +7,7 @@ import pkgutil
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
-from polyclinic.errors import PolyclinicError, suggestion
+from polyclinic.core.errors import PolyclinicError, suggestion
 
 if TYPE_CHECKING:
     from polyclinic.components.base import Component

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from polyclinic.federation.messages import Tensors
+from polyclinic.exchange.messages import Tensors
 from polyclinic.networks.base import SegmentationNetwork, load_weights
 
 if TYPE_CHECKING:

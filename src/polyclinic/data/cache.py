@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import write_json
 from polyclinic.data.federation import Item, Task
-from polyclinic.errors import PolyclinicError
-from polyclinic.files import write_json
 from polyclinic.recipe import DataSettings
 
 FORMAT = 2  # raise it when the same files and settings would give other tensors

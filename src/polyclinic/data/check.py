@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item
 from polyclinic.data.readers import read_image, read_label
 from polyclinic.data.survey import Problem, problem_of, relative, survey
 from polyclinic.data.tally import SiteRow, Tally
-from polyclinic.errors import PolyclinicError
 from polyclinic.recipe import DataSettings
 
 Progress = Callable[[int, int], None]

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from polyclinic.errors import PolyclinicError, suggestion
-from polyclinic.wording import first_finding
+from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.core.wording import first_finding
 
 
 class Description(BaseModel):

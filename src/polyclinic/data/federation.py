@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.data.description import Description, read_description
 from polyclinic.data.formats import Header, read_array, read_header
-from polyclinic.data.layouts import Found, SiteFiles, find_site, looks_like_site
+from polyclinic.data.layouts import ImageFiles, SiteFiles, find_site, looks_like_site
 from polyclinic.data.manifest import Row, read_manifest
-from polyclinic.errors import PolyclinicError, suggestion
 from polyclinic.recipe import DataSettings
 
 _DEFAULTS = DataSettings()
@@ -178,7 +178,7 @@ def _case_rule(pattern: str | None) -> Callable[[str], str]:
     return case_of
 
 
-def _item(site: str, found: Found, rows: dict[tuple[str, str], Row], case_of: Callable[[str], str]) -> Item:
+def _item(site: str, found: ImageFiles, rows: dict[tuple[str, str], Row], case_of: Callable[[str], str]) -> Item:
     row = rows.get((site, found.name), Row(None, None))
     return Item(site, found.name, found.images, found.label, row.case or case_of(found.name), row.split)
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from PIL import Image as PILImage
 from PIL import ImageSequence
 
-from polyclinic.errors import PolyclinicError
+from polyclinic.core.errors import PolyclinicError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
 NIFTI = (".nii.gz", ".nii")

@@ -17,9 +17,9 @@ from monai.data import MetaTensor
 from monai.transforms import CenterSpatialCrop, Orientation, Resize, ResizeWithPadOrCrop, Spacing, SpatialResample
 from torch import Tensor
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item, Task, item_header
 from polyclinic.data.formats import Header, spacing_of
-from polyclinic.errors import PolyclinicError
 from polyclinic.recipe import DataSettings
 
 _AXES = (("L", "R"), ("P", "A"), ("I", "S"))

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from polyclinic.core.files import cache_folder
 from polyclinic.data.cache import Record, cache_key, read_entry, write_entry
 from polyclinic.data.federation import Federation, Item
 from polyclinic.data.grids import geometry_of
 from polyclinic.data.preprocessing import prepare
-from polyclinic.files import cache_folder
 from polyclinic.recipe import DataSettings
 
 _LOCATIONS = 1024  # foreground voxels remembered for each class of an image, spread evenly

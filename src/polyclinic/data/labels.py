@@ -7,11 +7,11 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from polyclinic.core.seeds import seed_for
 from polyclinic.data.federation import Federation, Item
 from polyclinic.data.grids import geometry_of
 from polyclinic.data.splits import Split
 from polyclinic.recipe import DataSettings
-from polyclinic.seeds import seed_for
 
 Slices = tuple[int, ...] | None
 

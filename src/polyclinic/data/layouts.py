@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.formats import SUFFIXES, stem_of, suffix_of
-from polyclinic.errors import PolyclinicError
 
 _CHANNEL = re.compile(r"(.+)_(\d{4})")
 _CLUTTER = ("thumbs.db", "desktop.ini")
 
 
 @dataclass(frozen=True)
-class Found:
+class ImageFiles:
     """One image of a site: its name, the files of its channels, and its label if it has one."""
 
     name: str
@@ -37,7 +37,7 @@ class Found:
 class SiteFiles:
     """The images of a site by name, and the classes that its ``dataset.json`` declares, if any."""
 
-    found: tuple[Found, ...]
+    found: tuple[ImageFiles, ...]
     classes: tuple[str, ...] | None = None
 
 
@@ -63,11 +63,11 @@ def find_site(folder: Path) -> SiteFiles:
     labels = _by_stem(_files(labels_folder))
     channels = _channel_files(images) if published else None
     if channels is not None and not any(stem_of(path) in labels for path in images):
-        found = [Found(name, files, labels.get(name)) for name, files in channels.items()]
+        found = [ImageFiles(name, files, labels.get(name)) for name, files in channels.items()]
     elif isinstance(description.get("training"), list):
         return SiteFiles(_listed(folder, description["training"]), classes)
     else:
-        found = [Found(name, (path,), labels.get(name)) for name, path in _by_stem(images).items()]
+        found = [ImageFiles(name, (path,), labels.get(name)) for name, path in _by_stem(images).items()]
     names = {entry.name for entry in found}
     for name, path in labels.items():
         if name not in names:
@@ -122,9 +122,9 @@ def _channel_files(images: list[Path]) -> dict[str, tuple[Path, ...]] | None:
     return {name: tuple(files) for name, files in groups.items()}
 
 
-def _listed(folder: Path, entries: list[Any]) -> tuple[Found, ...]:
+def _listed(folder: Path, entries: list[Any]) -> tuple[ImageFiles, ...]:
     """The images of a Decathlon ``training`` list, whose paths are relative to the site."""
-    found: dict[str, Found] = {}
+    found: dict[str, ImageFiles] = {}
     for entry in entries:
         pair = entry if isinstance(entry, dict) else {"image": entry}
         image = folder / str(pair.get("image", ""))
@@ -138,7 +138,7 @@ def _listed(folder: Path, entries: list[Any]) -> tuple[Found, ...]:
             raise PolyclinicError(
                 f"{folder / 'dataset.json'}: lists the image '{stem_of(image)}' twice; keep one entry."
             )
-        found[stem_of(image)] = Found(stem_of(image), (image,), label)
+        found[stem_of(image)] = ImageFiles(stem_of(image), (image,), label)
     if not found:
         raise PolyclinicError(
             f"{folder / 'dataset.json'}: its 'training' list is empty, so that the site has no images; fill it."

@@ -5,12 +5,12 @@ from __future__ import annotations
 from glob import escape
 from pathlib import Path
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.formats import SUFFIXES, read_header, stem_of, suffix_of
-from polyclinic.data.layouts import _CHANNEL, Found, _by_stem, _channel_files, _files
-from polyclinic.errors import PolyclinicError
+from polyclinic.data.layouts import _CHANNEL, ImageFiles, _by_stem, _channel_files, _files
 
 
-def list_images(path: Path, channels: int | None = None) -> list[Found]:
+def list_images(path: Path, channels: int | None = None) -> list[ImageFiles]:
     """The images of ``path``, by name: a file, a folder of files, or a folder with such a folder ``images`` inside.
 
     Files named ``name_0000``, ``name_0001`` and so on are the channels of one image, as in nnU-Net, unless the first of
@@ -28,22 +28,22 @@ def list_images(path: Path, channels: int | None = None) -> list[Found]:
     return _named(_files(folder), channels)
 
 
-def _one(path: Path, channels: int | None) -> Found:
+def _one(path: Path, channels: int | None) -> ImageFiles:
     """A single file; of nnU-Net's ``name_0000`` with the other channels beside it."""
     if suffix_of(path) is None:
         raise PolyclinicError(f"{path}: unknown format; expected one of {', '.join(SUFFIXES)}, so convert it.")
     match = _CHANNEL.fullmatch(stem_of(path))
     if match is None or match[2] != "0000":
-        return Found(stem_of(path), (path,), None)
+        return ImageFiles(stem_of(path), (path,), None)
     beside = sorted(path.parent.glob(f"{escape(match[1])}_[0-9][0-9][0-9][0-9].*"))
     family = [file for file in beside if suffix_of(file) == suffix_of(path)]
     return next(found for found in _named(family, channels) if path in found.images)
 
 
-def _named(files: list[Path], channels: int | None) -> list[Found]:
+def _named(files: list[Path], channels: int | None) -> list[ImageFiles]:
     matches = [_CHANNEL.fullmatch(stem_of(file)) for file in files]
     numbers = {match[2] if match else None for match in matches}
     separate = channels is not None and None not in numbers and read_header(files[0]).channels == channels
     if None in numbers or (separate and numbers != {"0000"}):
-        return [Found(name, (file,), None) for name, file in sorted(_by_stem(files).items())]
-    return [Found(name, group, None) for name, group in sorted((_channel_files(files) or {}).items())]
+        return [ImageFiles(name, (file,), None) for name, file in sorted(_by_stem(files).items())]
+    return [ImageFiles(name, group, None) for name, group in sorted((_channel_files(files) or {}).items())]

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.data.formats import stem_of
-from polyclinic.data.layouts import Found
-from polyclinic.errors import PolyclinicError, suggestion
+from polyclinic.data.layouts import ImageFiles
 
 SPLITS = ("train", "val", "test")
 
@@ -24,7 +24,7 @@ class Row:
 
 
 def read_manifest(
-    path: Path, sites: Mapping[str, Sequence[Found]], left_out: Sequence[str] = ()
+    path: Path, sites: Mapping[str, Sequence[ImageFiles]], left_out: Sequence[str] = ()
 ) -> dict[tuple[str, str], Row]:
     """Read the rows by ``(site, image name)``; rows of sites that are ``left_out`` are skipped.
 
@@ -58,7 +58,7 @@ def read_manifest(
     return rows
 
 
-def _names(found: Sequence[Found]) -> dict[str, str]:
+def _names(found: Sequence[ImageFiles]) -> dict[str, str]:
     """Every spelling of an image, to its name."""
     spellings: dict[str, str] = {}
     for entry in found:

@@ -13,11 +13,11 @@ from monai.data import MetaTensor
 from monai.transforms import NormalizeIntensity, ScaleIntensity, ScaleIntensityRangePercentiles
 from torch import Tensor
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item
 from polyclinic.data.formats import Header
 from polyclinic.data.grids import Geometry, describe, file_affine, fit, geometry_of, place, restore
 from polyclinic.data.readers import read_image, read_label
-from polyclinic.errors import PolyclinicError
 from polyclinic.recipe import DataSettings
 
 __all__ = ["Geometry", "Prepared", "geometry_of", "prepare", "resolve_size", "restore"]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Item, Task
 from polyclinic.data.formats import PICTURES, read_array, read_header, spacing_of, suffix_of
-from polyclinic.errors import PolyclinicError
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import atomic_write
 from polyclinic.data.federation import Federation, Item, Task
 from polyclinic.data.formats import PICTURES, suffix_of
 from polyclinic.data.readers import Image, read_image, read_label
-from polyclinic.errors import PolyclinicError
-from polyclinic.files import replacing
 
 COLOURS = ("#ffd60a", "#06d6a0", "#ef476f", "#118ab2", "#f78c6b", "#c77dff", "#ffffff", "#80ed99")
 Picture = tuple[NDArray[np.float32], NDArray[np.uint8], float]
@@ -44,7 +44,7 @@ def contact_sheet(federation: Federation, path: Path, per_site: int = 6) -> int:
             place = (left + column * cell) / width, bottom, 0.96 * cell / width, 0.96 * cell / height
             _show(figure.add_axes(place), picture)
     _legend(figure, federation.task, left / width, foot / 2 / height, width)
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
     return count
 

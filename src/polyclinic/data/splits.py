@@ -8,11 +8,11 @@ import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.seeds import seed_for
 from polyclinic.data.federation import Federation, Item
 from polyclinic.data.manifest import SPLITS
-from polyclinic.errors import PolyclinicError
 from polyclinic.recipe import DataSettings
-from polyclinic.seeds import seed_for
 
 
 @dataclass(frozen=True)

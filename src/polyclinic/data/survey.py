@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.description import Description, read_description, salvage_description
 from polyclinic.data.federation import Federation, Item, Task, item_header, open_federation
 from polyclinic.data.formats import Header, stem_of, suffix_of
-from polyclinic.data.layouts import Found, SiteFiles, find_site, looks_like_site
+from polyclinic.data.layouts import ImageFiles, SiteFiles, find_site, looks_like_site
 from polyclinic.data.manifest import Row, read_manifest
-from polyclinic.errors import PolyclinicError
 from polyclinic.recipe import DataSettings
 
 Severity = Literal["error", "warning"]
@@ -101,7 +101,7 @@ def _salvage(root: Path) -> tuple[Federation, list[Problem]]:
     return Federation(description.name or root.name, task, sites, root, sliced), problems
 
 
-def _item(site: str, found: Found, row: Row) -> Item:
+def _item(site: str, found: ImageFiles, row: Row) -> Item:
     return Item(site, found.name, found.images, found.label, row.case or found.name, row.split)
 
 
@@ -121,7 +121,7 @@ def _site(folder: Path, root: Path) -> tuple[SiteFiles, list[Problem]]:
         for stem, path in sorted(labels.items())
         if stem not in images
     ]
-    found = tuple(Found(stem, (path,), labels.get(stem)) for stem, path in sorted(images.items()))
+    found = tuple(ImageFiles(stem, (path,), labels.get(stem)) for stem, path in sorted(images.items()))
     return SiteFiles(found), strays if first.file in {stray.file for stray in strays} else [first, *strays]
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image as PILImage
 
+from polyclinic.core.files import atomic_write
 from polyclinic.data.federation import Item
 from polyclinic.data.formats import NIFTI, PICTURES, itk_header, read_header, stem_of, suffix_of
-from polyclinic.files import replacing
 
 
 def write_label(path: Path, array: npt.NDArray[Any], like: Item) -> Path:
@@ -29,7 +29,7 @@ def write_label(path: Path, array: npt.NDArray[Any], like: Item) -> Path:
     suffix = {".jpg": ".png", ".jpeg": ".png", ".bmp": ".png", ".mhd": ".mha"}.get(suffix, suffix)
     path = path.with_name((stem_of(path) if suffix_of(path) else path.name) + suffix)
     classes = np.ascontiguousarray(array, dtype=np.uint8)
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         if suffix in PICTURES:
             _write_picture(temporary, classes, suffix)
         elif suffix in NIFTI:

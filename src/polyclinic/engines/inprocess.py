@@ -8,22 +8,24 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import ClassVar, TypeVar
 
-from polyclinic.errors import PolyclinicError
-from polyclinic.federation.bench import Bench
-from polyclinic.federation.messages import Broadcast, Evaluation, Failure, Tensors, Update
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.engines.registry import engine
+from polyclinic.exchange.messages import Broadcast, Evaluation, Failure, Tensors, Update
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.site import Site
+from polyclinic.federation.workspace import Workspace
 
 _Answer = TypeVar("_Answer")
 
 
+@engine("inprocess", "sites one after another in this process")
 class InProcess:
     """The default engine. Training is lazy: a site starts when the server asks for the next update."""
 
     partial: ClassVar[bool] = False
 
-    def __init__(self, bench: Bench, sites: dict[str, Site], observer: Observer | None = None) -> None:
-        self.bench = bench
+    def __init__(self, workspace: Workspace, sites: dict[str, Site], observer: Observer | None = None) -> None:
+        self.workspace = workspace
         self.sites = sites
         self.observer = observer or Observer()
 
@@ -33,7 +35,7 @@ class InProcess:
         with BackgroundWriter() as writer:
             for name in sites:
                 self.observer.on_status(broadcast.round, name, "training")
-                work = partial(self.sites[name].train, self.bench, broadcast, writer.submit)
+                work = partial(self.sites[name].train, self.workspace, broadcast, writer.submit)
                 yield _guarded(name, broadcast.round, work)
 
     def evaluate(
@@ -43,7 +45,7 @@ class InProcess:
         self._line_up(broadcast, sites)
         for name in sites:
             self.observer.on_status(broadcast.round, name, "scoring")
-            work = partial(self.sites[name].evaluate, self.bench, broadcast, split, detailed)
+            work = partial(self.sites[name].evaluate, self.workspace, broadcast, split, detailed)
             answer = _guarded(name, broadcast.round, work)
             if not isinstance(answer, Failure):  # of a failure the server tells
                 self.observer.on_status(broadcast.round, name, "done")
@@ -51,7 +53,7 @@ class InProcess:
 
     def model(self, broadcast: Broadcast, site: str) -> Tensors:
         """A site's whole model."""
-        return self.sites[site].model(self.bench, broadcast)
+        return self.sites[site].model(self.workspace, broadcast)
 
     def _line_up(self, broadcast: Broadcast, sites: Sequence[str]) -> None:
         """One works at a time, and the others of this round wait for their turn."""

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
-from polyclinic.errors import PolyclinicError
-from polyclinic.files import write_text
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import write_text
 
 Row = TypedDict(
     "Row",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item
 from polyclinic.data.labels import Labels, choose_labels
 from polyclinic.data.splits import Split, assign_splits, k_fold_splits
-from polyclinic.errors import PolyclinicError
 from polyclinic.recipe import Recipe
 
 

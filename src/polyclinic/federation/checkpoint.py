@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from polyclinic.errors import PolyclinicError
-from polyclinic.federation.messages import Tensors
-from polyclinic.files import load_tensors, save_tensors
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import load_tensors, save_tensors
+from polyclinic.exchange.messages import Tensors
+from polyclinic.exchange.tensor_names import join_names, owners_of, split_names, with_owners
+
+_OWNED = ("shared", "component", "unseen")
+_UNSEEN = "unseen/"  # tensors of no component, in a group that has owners
 
 
 @dataclass
@@ -37,13 +41,12 @@ class Checkpoint:
 
         ``unseen`` are values of kept weights for sites that never took part; they belong to the model of the round.
         """
+        model = {"weights": state.weights, _UNSEEN: unseen}
         if new_best:
-            model = {f"weights/{name}": t for name, t in state.weights.items()} | _flat("unseen", {"": unseen})
-            save_tensors(self.best, model, {"round": state.best_round})
-        tensors = {f"weights/{name}": tensor for name, tensor in state.weights.items()}
-        tensors |= _flat("shared", state.shared) | _flat("component", state.components) | _flat("unseen", {"": unseen})
+            save_tensors(self.best, join_names(model), {"round": state.best_round})
+        groups = {**model, **with_owners("shared", state.shared), **with_owners("component", state.components)}
         plain = ("round", "best_round", "best_dice", "best_scores", "stale", "stopped")
-        save_tensors(self.server, tensors, {key: getattr(state, key) for key in plain})
+        save_tensors(self.server, join_names(groups), {key: getattr(state, key) for key in plain})
 
     def load(self) -> ServerState | None:
         """The newest state, or ``None`` when there is none yet."""
@@ -53,14 +56,9 @@ class Checkpoint:
         if "round" not in about:
             raise PolyclinicError(f"{self.server}: not a checkpoint of a run; start a new run without --resume.")
         state = ServerState(**about)
-        for full_name, tensor in tensors.items():
-            kind, _, name = full_name.partition("/")
-            if kind == "weights":
-                state.weights[name] = tensor
-            elif kind in ("shared", "component"):
-                owner, _, inner = name.partition("/")
-                held = state.shared if kind == "shared" else state.components
-                held.setdefault(owner, {})[inner] = tensor
+        groups = split_names(tensors, owned=_OWNED)
+        state.weights = groups.get("weights", {})
+        state.shared, state.components = owners_of("shared", groups), owners_of("component", groups)
         return state
 
     def load_model(self, which: str) -> tuple[Tensors, Tensors, int]:
@@ -69,11 +67,6 @@ class Checkpoint:
         if not path.exists():
             raise PolyclinicError(f"{path}: there is no model yet; finish the run with --resume first.")
         tensors, about = load_tensors(path)
-        weights = {n.partition("/")[2]: t for n, t in tensors.items() if n.startswith("weights/")}
-        unseen = {n.partition("//")[2]: t for n, t in tensors.items() if n.startswith("unseen/")}
+        groups = split_names(tensors, owned=_OWNED)
         number = about["round"] if path == self.best else about["round"] - 1
-        return weights, unseen, number
-
-
-def _flat(kind: str, held: dict[str, Tensors]) -> Tensors:
-    return {f"{kind}/{owner}/{name}": tensor for owner, tensors in held.items() for name, tensor in tensors.items()}
+        return groups.get("weights", {}), groups.get(_UNSEEN, {}), number

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from polyclinic.federation.messages import Tensors
+from polyclinic.exchange.messages import Tensors
 from polyclinic.recipe import TrainingSettings
 
 

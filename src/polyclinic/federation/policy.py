@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Field, ValidationError
 
-from polyclinic.errors import PolyclinicError, suggestion
+from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.core.wording import first_finding
 from polyclinic.evaluation.aggregate import Row, case_values, mean
-from polyclinic.recipe import Positive, Section
-from polyclinic.wording import first_finding
+from polyclinic.recipe import Section
+from polyclinic.recipe.settings import Positive
 
 if TYPE_CHECKING:
-    from polyclinic.components.base import Component, Shared
-    from polyclinic.federation.messages import Evaluation
+    from polyclinic.components.base import Component
+    from polyclinic.exchange.declarations import Shared
+    from polyclinic.exchange.messages import Evaluation
 
 Patterns = tuple[str, ...]
 DELTA = 1e-5  # the site's own: a delta that the server chose could make any epsilon small
@@ -93,8 +95,8 @@ def refusal_of_privacy(policy: Policy, components: Iterable[Component], releases
     """Why a method protects this site too little, or ``None``; ``releases`` counts its updates with this one."""
     if not policy.require_privacy and policy.max_epsilon is None:
         return None
-    from polyclinic.components.aggregation.privacy import Privacy
-    from polyclinic.privacy.accounting import epsilon_after
+    from polyclinic.components.toolbox.privacy.accounting import epsilon_after
+    from polyclinic.components.updates.privacy import Privacy
 
     found = [one for one in components if isinstance(one, Privacy)]
     if not found:
@@ -158,7 +160,7 @@ def limited(policy: Policy, evaluation: Evaluation, cases: int | None = None) ->
 
     ``cases`` is the number of cases that were scored: a mean over the slices of one case is a value of that case.
     """
-    from polyclinic.federation.messages import Evaluation
+    from polyclinic.exchange.messages import Evaluation
 
     if 0 < evaluation.images < policy.minimum_images:
         return _held_back(policy, evaluation, f"{evaluation.images} images")
@@ -178,7 +180,7 @@ def limited(policy: Policy, evaluation: Evaluation, cases: int | None = None) ->
 
 
 def _held_back(policy: Policy, evaluation: Evaluation, what: str) -> Evaluation:
-    from polyclinic.federation.messages import Evaluation
+    from polyclinic.exchange.messages import Evaluation
 
     note = f"scores of {what} are held back, the policy asks for {policy.minimum_images}"
     return Evaluation(evaluation.site, evaluation.round, 0, nan, note=note)

@@ -13,14 +13,14 @@ import torch
 
 from polyclinic.components.base import Component
 from polyclinic.components.rounds import ServerRound
-from polyclinic.engines.base import Engine
-from polyclinic.errors import PolyclinicError
-from polyclinic.federation.bench import Bench
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.seeds import generator_for
+from polyclinic.exchange.checks import one_line, problem_with, shared_amount
+from polyclinic.exchange.messages import Broadcast, Failure, Tensors, Update, tensor_bytes
 from polyclinic.federation.checkpoint import Checkpoint, ServerState
-from polyclinic.federation.checks import one_line, problem_with, shared_amount
-from polyclinic.federation.messages import Broadcast, Failure, Tensors, Update, tensor_bytes
+from polyclinic.federation.engine import Engine
 from polyclinic.federation.observer import Observer
-from polyclinic.seeds import generator_for
+from polyclinic.federation.workspace import Workspace
 
 
 class NoQuorumError(PolyclinicError):
@@ -45,16 +45,18 @@ class _Tally:
 class Server:
     """Broadcast, collect, check, aggregate, combine, validate, record, checkpoint."""
 
-    def __init__(self, bench: Bench, engine: Engine, sites: list[str], folder: Path, observer: Observer) -> None:
-        self.bench, self.engine, self.observer = bench, engine, observer
-        self.settings = bench.recipe.training
+    def __init__(
+        self, workspace: Workspace, engine: Engine, sites: list[str], folder: Path, observer: Observer
+    ) -> None:
+        self.workspace, self.engine, self.observer = workspace, engine, observer
+        self.settings = workspace.recipe.training
         self.sites = tuple(sorted(sites))
-        self.components = bench.fresh_components({})
+        self.components = workspace.fresh_components({})
         self.aggregator = next(component for component in self.components if component.aggregates)
         self.screening = [c for c in self.components if type(c).screen is not Component.screen]
-        self.declared = bench.declared()
+        self.declared = workspace.declared()
         self.checkpoint = Checkpoint(folder)
-        self.state = self.checkpoint.load() or ServerState(weights=dict(bench.initial_exchanged))
+        self.state = self.checkpoint.load() or ServerState(weights=dict(workspace.initial_exchanged))
         for component in self.components:
             component.state = dict(self.state.components.get(component.name, {}))
 
@@ -98,7 +100,7 @@ class Server:
         if count >= len(self.sites):
             return list(self.sites)
         order = torch.randperm(
-            len(self.sites), generator=generator_for(self.bench.recipe.seed, "participation", number)
+            len(self.sites), generator=generator_for(self.workspace.recipe.seed, "participation", number)
         )
         return sorted(self.sites[i] for i in order[:count].tolist())
 
@@ -111,9 +113,9 @@ class Server:
 
     def _server_round(self, number: int, tally: _Tally) -> ServerRound:
         return ServerRound(
-            number, self.settings.rounds, self.bench.network, self.state.weights, self.sites,
-            frozenset(self.bench.network.buffer_names()), self.bench.recipe.policies.buffers,
-            generator_for(self.bench.recipe.seed, "server", number), self.bench.device,
+            number, self.settings.rounds, self.workspace.network, self.state.weights, self.sites,
+            frozenset(self.workspace.network.buffer_names()), self.workspace.recipe.policies.buffers,
+            generator_for(self.workspace.recipe.seed, "server", number), self.workspace.device,
             samples=tally.samples, warn=tally.warnings.append, notes=tally.notes,
         )  # fmt: skip
 
@@ -216,7 +218,7 @@ class Server:
         seconds: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
         """One line of ``events.jsonl``."""
-        crosses = not self.bench.method.pooled
+        crosses = not self.workspace.method.pooled
         mean_dice = sum(scores.values()) / len(scores) if scores else None
         return {
             "round": number,

@@ -10,16 +10,16 @@ from torch import Tensor
 
 from polyclinic.components.base import Component
 from polyclinic.components.rounds import SiteRound
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.seeds import generator_for, seed_for
 from polyclinic.data.sitedata import SiteData
-from polyclinic.errors import PolyclinicError
-from polyclinic.evaluation.scoring import score_cases, score_quickly
-from polyclinic.federation.bench import Bench
-from polyclinic.federation.checks import is_finite
-from polyclinic.federation.messages import Broadcast, Evaluation, Tensors, Update
+from polyclinic.exchange.checks import is_finite
+from polyclinic.exchange.messages import Broadcast, Evaluation, Tensors, Update
 from polyclinic.federation.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
+from polyclinic.federation.scoring import score_cases, score_quickly
 from polyclinic.federation.store import SiteState, SiteStore
 from polyclinic.federation.training import LocalTraining
-from polyclinic.seeds import generator_for, seed_for
+from polyclinic.federation.workspace import Workspace
 
 Later = Callable[[Callable[[], None]], None]
 
@@ -30,42 +30,42 @@ def at_once(work: Callable[[], None]) -> None:
 
 
 class Site:
-    """One hospital. Holds data and a store; borrows the process's bench while it works."""
+    """One hospital. Holds data and a store; borrows the process's workspace while it works."""
 
     def __init__(self, data: SiteData, store: SiteStore) -> None:
         self.name = data.site
         self.data = data
         self.store = store
 
-    def train(self, bench: Bench, broadcast: Broadcast, later: Later = at_once) -> Update:
+    def train(self, workspace: Workspace, broadcast: Broadcast, later: Later = at_once) -> Update:
         """One round: load, train, share, remember.
 
         ``later`` may write the site's memory to disk while something else goes on; the default does it at once.
         """
         started = time.perf_counter()
-        state = self._state_for(bench, broadcast)
-        received = self._local_weights(bench, broadcast, state.personal)
-        bench.load(received)
-        components = bench.fresh_components(state.components)
+        state = self._state_for(workspace, broadcast)
+        received = self._local_weights(workspace, broadcast, state.personal)
+        workspace.load(received)
+        components = workspace.fresh_components(state.components)
         self._open_ledgers(components)
-        generator = generator_for(bench.recipe.seed, self.name, broadcast.round, "round")
-        batch_size = bench.recipe.training.batch_size
+        generator = generator_for(workspace.recipe.seed, self.name, broadcast.round, "round")
+        batch_size = workspace.recipe.training.batch_size
         site = SiteRound(
-            self.name, broadcast.round, bench.network, received, self.data, bench.device, generator, batch_size
+            self.name, broadcast.round, workspace.network, received, self.data, workspace.device, generator, batch_size
         )
-        with torch.random.fork_rng(devices=[bench.device] if bench.device.type == "cuda" else []):
-            torch.manual_seed(seed_for(bench.recipe.seed, self.name, broadcast.round, "torch"))
+        with torch.random.fork_rng(devices=[workspace.device] if workspace.device.type == "cuda" else []):
+            torch.manual_seed(seed_for(workspace.recipe.seed, self.name, broadcast.round, "torch"))
             for component in components:
                 component.receive(site, broadcast.shared.get(component.name, {}))
-            losses, state.optimizer = self._learn(bench, components, site, state)
+            losses, state.optimizer = self._learn(workspace, components, site, state)
             with torch.no_grad():
                 shared = {c.name: plain(c.share(site)) for c in components}
         shared = {name: tensors for name, tensors in shared.items() if tensors}
-        samples = self._samples(bench)
-        update = Update(self.name, broadcast.round, bench.exchanged_weights(), samples, site.steps, shared, losses)
+        samples = self._samples(workspace)
+        update = Update(self.name, broadcast.round, workspace.exchanged_weights(), samples, site.steps, shared, losses)
         for component in sorted(components, key=lambda c: c.acts_last):
             update = component.on_update(update)
-        state.round, state.personal = broadcast.round, bench.kept_weights()
+        state.round, state.personal = broadcast.round, workspace.kept_weights()
         self._require_finite({**update.weights, **state.personal})
         state.components = {c.name: plain(c.state) for c in components if c.state}
         self.store.save_ledgers({c.name: plain(c.ledger) for c in components if c.ledger})
@@ -79,44 +79,44 @@ class Site:
             component.ledger = ledgers.get(component.name, {})
 
     def _learn(
-        self, bench: Bench, components: list[Component], site: SiteRound, state: SiteState
+        self, workspace: Workspace, components: list[Component], site: SiteRound, state: SiteState
     ) -> tuple[dict[str, float], Tensors]:
         """Train, and give back the loss terms and the optimiser's memory."""
-        parameters = {n: p for n, p in bench.network.named_parameters() if p.requires_grad}
+        parameters = {n: p for n, p in workspace.network.named_parameters() if p.requires_grad}
         own = [optimizer for c in components if (optimizer := c.make_optimizer(parameters)) is not None]
-        optimizer = own[0] if own else build_optimizer(parameters, bench.recipe.training)
-        keeps = bench.recipe.policies.optimizer_state == "keep"
+        optimizer = own[0] if own else build_optimizer(parameters, workspace.recipe.training)
+        keeps = workspace.recipe.policies.optimizer_state == "keep"
         if keeps:
             restore_optimizer(optimizer, parameters, state.optimizer)
-        losses = LocalTraining(bench, components, site, optimizer).run()
+        losses = LocalTraining(workspace, components, site, optimizer).run()
         return losses, optimizer_tensors(optimizer, parameters) if keeps else {}
 
-    def evaluate(self, bench: Bench, broadcast: Broadcast, split: str, detailed: bool) -> Evaluation:
+    def evaluate(self, workspace: Workspace, broadcast: Broadcast, split: str, detailed: bool) -> Evaluation:
         """Score the model that this site would use: the received weights and the site's own kept ones.
 
         ``detailed`` gives every metric of every case (the test), otherwise only the mean Dice (the validation).
         """
         state = self.store.load(before=broadcast.round + 1)
         personal = state.personal_at(broadcast.best_round)
-        bench.load(self._local_weights(bench, broadcast, personal))
+        workspace.load(self._local_weights(workspace, broadcast, personal))
         if detailed:
-            return score_cases(bench, self.data, split, broadcast.round)
-        return score_quickly(bench, self.data, split, broadcast.round)
+            return score_cases(workspace, self.data, split, broadcast.round)
+        return score_quickly(workspace, self.data, split, broadcast.round)
 
-    def model(self, bench: Bench, broadcast: Broadcast) -> Tensors:
+    def model(self, workspace: Workspace, broadcast: Broadcast) -> Tensors:
         """The site's whole model. Only the one-machine protocols that test it elsewhere ask for this."""
         state = self.store.load(before=broadcast.round + 1)
-        return self._local_weights(bench, broadcast, state.personal_at(broadcast.best_round))
+        return self._local_weights(workspace, broadcast, state.personal_at(broadcast.best_round))
 
-    def _state_for(self, bench: Bench, broadcast: Broadcast) -> SiteState:
+    def _state_for(self, workspace: Workspace, broadcast: Broadcast) -> SiteState:
         state = self.store.take(before=broadcast.round)
         state.note_best(broadcast.best_round)
-        if bench.recipe.policies.skipped_rounds == "reset" and state.round < broadcast.round - 1:
+        if workspace.recipe.policies.skipped_rounds == "reset" and state.round < broadcast.round - 1:
             state.optimizer, state.components = {}, {}
         return state
 
-    def _local_weights(self, bench: Bench, broadcast: Broadcast, personal: Mapping[str, Tensor]) -> Tensors:
-        return {**bench.initial_kept, **personal, **broadcast.weights}
+    def _local_weights(self, workspace: Workspace, broadcast: Broadcast, personal: Mapping[str, Tensor]) -> Tensors:
+        return {**workspace.initial_kept, **personal, **broadcast.weights}
 
     def _require_finite(self, weights: Mapping[str, Tensor]) -> None:
         """A training that diverged is not remembered: the next round starts from the memory before it."""
@@ -126,9 +126,9 @@ class Site:
                 f"the training diverged: '{broken}' holds NaN or infinite values; try a lower training.lr"
             )
 
-    def _samples(self, bench: Bench) -> int:
+    def _samples(self, workspace: Workspace) -> int:
         """Training images: those with a label, and all when the method learns from the others too."""
-        return len(self.data.training_indices(None if bench.learns_unlabelled else True))
+        return len(self.data.training_indices(None if workspace.learns_unlabelled else True))
 
 
 def plain(tensors: Mapping[str, Tensor]) -> Tensors:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from safetensors.torch import save as to_bytes
 
-from polyclinic.federation.messages import Tensors, tensor_bytes
-from polyclinic.files import load_tensors, save_tensors, write_private
+from polyclinic.core.files import load_tensors, save_tensors, write_private
+from polyclinic.exchange.messages import Tensors, tensor_bytes
+from polyclinic.exchange.tensor_names import join_names, owners_of, split_names, with_owners
 
 
 @dataclass
@@ -99,22 +100,15 @@ class SiteStore:
             return SiteState()
         tensors, about = load_tensors(self._path(earlier[-1]))
         state = SiteState(about["round"], about["best_round"])
-        for name, tensor in tensors.items():
-            kind, _, rest = name.partition("/")
-            if kind == "component":
-                owner, _, inner = rest.partition("/")
-                state.components.setdefault(owner, {})[inner] = tensor
-            else:
-                getattr(state, kind)[rest] = tensor
+        groups = split_names(tensors, owned=("component",))
+        state.personal, state.best = groups.get("personal", {}), groups.get("best", {})
+        state.optimizer, state.components = groups.get("optimizer", {}), owners_of("component", groups)
         return state
 
     def save(self, state: SiteState) -> None:
         """Write the state of a round and drop those that no restart can need."""
-        tensors: Tensors = {}
-        for kind in ("personal", "best", "optimizer"):
-            tensors |= {f"{kind}/{name}": tensor for name, tensor in getattr(state, kind).items()}
-        for owner, held in state.components.items():
-            tensors |= {f"component/{owner}/{name}": tensor for name, tensor in held.items()}
+        groups = {"personal": state.personal, "best": state.best, "optimizer": state.optimizer}
+        tensors = join_names({**groups, **with_owners("component", state.components)})
         save_tensors(self._path(state.round), tensors, {"round": state.round, "best_round": state.best_round})
         self.memory.put(self.folder, state)
         for number in self._rounds()[:-2]:
@@ -122,14 +116,9 @@ class SiteStore:
 
     def ledgers(self) -> dict[str, Tensors]:
         """What components never take back, by component; one file for all rounds."""
-        found: dict[str, Tensors] = {}
-        for name, tensor in load_tensors(self._ledger_file)[0].items() if self._ledger_file.exists() else ():
-            owner, _, inner = name.partition("/")
-            found.setdefault(owner, {})[inner] = tensor
-        return found
+        return split_names(load_tensors(self._ledger_file)[0]) if self._ledger_file.exists() else {}
 
     def save_ledgers(self, ledgers: Mapping[str, Tensors]) -> None:
         """Write them at once, readable by the owner alone: what they stand for is about to leave."""
         if ledgers:
-            tensors = {f"{owner}/{name}": t for owner, held in ledgers.items() for name, t in held.items()}
-            write_private(self._ledger_file, to_bytes(tensors))
+            write_private(self._ledger_file, to_bytes(join_names(ledgers)))

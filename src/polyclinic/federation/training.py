@@ -13,12 +13,12 @@ from torch.optim import Optimizer
 from polyclinic.components.base import Component
 from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
+from polyclinic.components.toolbox.segmentation_loss import segmentation_loss
+from polyclinic.core.seeds import generator_for
+from polyclinic.data.batches import epoch_batches, steps_per_epoch
 from polyclinic.data.deformation import Deformation
-from polyclinic.federation.batches import epoch_batches, steps_per_epoch
-from polyclinic.federation.bench import Bench
 from polyclinic.federation.optimizers import learning_rate
-from polyclinic.objective import segmentation_loss
-from polyclinic.seeds import generator_for
+from polyclinic.federation.workspace import Workspace
 
 
 def half_precision(device: torch.device) -> torch.dtype | None:
@@ -31,23 +31,25 @@ def half_precision(device: torch.device) -> torch.dtype | None:
 class LocalTraining:
     """Runs the local epochs of one site and one round, and calls the components' hooks."""
 
-    def __init__(self, bench: Bench, components: list[Component], site: SiteRound, optimizer: Optimizer) -> None:
-        self.bench, self.components, self.site, self.optimizer = bench, components, site, optimizer
-        self.settings = bench.recipe.training
-        self.unlabelled = bench.learns_unlabelled
+    def __init__(
+        self, workspace: Workspace, components: list[Component], site: SiteRound, optimizer: Optimizer
+    ) -> None:
+        self.workspace, self.components, self.site, self.optimizer = workspace, components, site, optimizer
+        self.settings = workspace.recipe.training
+        self.unlabelled = workspace.learns_unlabelled
         # A second backward pass starts from cleared gradients, and would wipe out what another component has added.
         self.gradient_order = sorted(components, key=lambda component: not component.recomputes)
-        self.parameters = [p for p in bench.network.parameters() if p.requires_grad]
-        self.half = half_precision(bench.device) if self.settings.amp == "auto" else None
+        self.parameters = [p for p in workspace.network.parameters() if p.requires_grad]
+        self.half = half_precision(workspace.device) if self.settings.amp == "auto" else None
         # A fresh scaler each round: its state then never has to cross a restart. It starts low, because a site with few
         # steps has none to waste on finding a scale that does not overflow.
-        self.scaler = torch.amp.GradScaler(bench.device.type, init_scale=2**10, enabled=self.half is torch.float16)
+        self.scaler = torch.amp.GradScaler(workspace.device.type, init_scale=2**10, enabled=self.half is torch.float16)
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = defaultdict(int)
 
     def run(self) -> dict[str, float]:
         """Train and return the mean of every loss term."""
-        self.bench.network.train()
+        self.workspace.network.train()
         for epoch in range(self.settings.local_epochs):
             step = None
             for step in self._steps(epoch):
@@ -58,7 +60,7 @@ class LocalTraining:
 
     def _steps(self, epoch: int) -> Iterator[Step]:
         """Draw the epoch's batches, augment them, and describe each as a step."""
-        site, seed, settings = self.site, self.bench.recipe.seed, self.settings
+        site, seed, settings = self.site, self.workspace.recipe.seed, self.settings
         labelled = site.data.training_indices(True)
         unlabelled = site.data.training_indices(False) if self.unlabelled else None
         size, wanted = settings.batch_size, settings.steps_per_epoch
@@ -69,10 +71,10 @@ class LocalTraining:
             done = (epoch + index / total) / settings.local_epochs
             progress = (site.round + done) / settings.rounds
             images, labels = self._load(rows, generator) if len(rows) else self._nothing(others)
-            images, labels = self.bench.augmentation(images, labels, generator)
+            images, labels = self.workspace.augmentation(images, labels, generator)
             step = Step(
                 site,
-                self.bench.network, images, labels, generator, site.round, epoch, index,
+                self.workspace.network, images, labels, generator, site.round, epoch, index,
                 epoch == settings.local_epochs - 1, progress, learning_rate(settings, progress), indices=rows,
             )  # fmt: skip
             if self.unlabelled and len(others):
@@ -80,31 +82,31 @@ class LocalTraining:
             yield step
 
     def _load(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        patch = self.bench.recipe.data.patch
+        patch = self.workspace.recipe.data.patch
         data = self.site.data.images
         images, labels = data.patches(rows, patch, generator) if patch else data.batch(rows)
-        if self.bench.device.type == "cuda":
+        if self.workspace.device.type == "cuda":
             images, labels = images.pin_memory(), labels.pin_memory()
-        return images.to(self.bench.device, non_blocking=True), labels.to(self.bench.device, non_blocking=True)
+        return images.to(self.workspace.device, non_blocking=True), labels.to(self.workspace.device, non_blocking=True)
 
     def _nothing(self, others: Tensor) -> tuple[Tensor, Tensor]:
         """An empty labelled batch, of the size that the unlabelled images have."""
         image, label = self.site.data.images.batch(others[:1])
-        spatial = self.bench.recipe.data.patch or tuple(image.shape[2:])
+        spatial = self.workspace.recipe.data.patch or tuple(image.shape[2:])
         images, labels = image.new_empty(0, image.shape[1], *spatial), label.new_empty(0, *spatial)
-        return images.to(self.bench.device), labels.to(self.bench.device)
+        return images.to(self.workspace.device), labels.to(self.workspace.device)
 
     def _add_views(self, step: Step, rows: Tensor) -> None:
         """Weak view: geometry alone. Strong view: the same geometry, then intensity changes."""
         images, _ = self._load(rows, step.generator)
-        moves = self.bench.recipe.strong.geometry
+        moves = self.workspace.recipe.strong.geometry
         step.deformation = (
-            self.bench.augmentation.draw(images.shape, step.generator, images.device)
+            self.workspace.augmentation.draw(images.shape, step.generator, images.device)
             if moves
             else Deformation(images.dim() - 2)
         )
         step.weak = step.deformation.apply(images)
-        step.strong = self.bench.strong.intensity(step.weak, step.generator)
+        step.strong = self.workspace.strong.intensity(step.weak, step.generator)
         step.unlabelled_indices = rows
 
     def _train(self, step: Step) -> None:
@@ -167,10 +169,10 @@ class LocalTraining:
 
     def _supervised(self, step: Step) -> Tensor:
         logits = step.output.logits[: len(step.images)]
-        return segmentation_loss(logits, step.labels, self.settings.loss, self.bench.recipe.policies.absent_classes)
+        return segmentation_loss(logits, step.labels, self.settings.loss, self.workspace.recipe.policies.absent_classes)
 
     def _precision(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.half is None else torch.autocast(self.bench.device.type, self.half)
+        return nullcontext() if self.half is None else torch.autocast(self.workspace.device.type, self.half)
 
     def _tell(self, hook: str, step: Step) -> None:
         for component in self.components:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from polyclinic.components.registry import components, find_component
-from polyclinic.errors import PolyclinicError, suggestion
+from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.methods.registry import Method, Part, find_method, methods, validated, with_parts
-from polyclinic.recipe_files import parse_value
+from polyclinic.recipe.files import parse_value
 
 _TERM = re.compile(r"\s*(?P<sign>[+-]?)\s*(?P<name>[A-Za-z][A-Za-z0-9_]*)\s*(?:\((?P<settings>[^()]*)\))?\s*")
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from polyclinic.components.base import Component, Context
 from polyclinic.components.registry import components, find_component
-from polyclinic.errors import PolyclinicError, suggestion
-from polyclinic.wording import first_finding
+from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.core.wording import first_finding
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import torch
 
+from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.core.seeds import seed_for
 from polyclinic.data.federation import Task
-from polyclinic.errors import PolyclinicError, suggestion
 from polyclinic.networks.base import Features, SegmentationNetwork, load_weights, parameter_count
 from polyclinic.networks.pretrained import Pretrained
 from polyclinic.networks.unet import UNet
 from polyclinic.networks.vit import ViT
 from polyclinic.recipe import NetworkSettings
-from polyclinic.seeds import seed_for
 
 __all__ = ["NETWORKS", "Features", "SegmentationNetwork", "build_network", "load_weights", "parameter_count"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from polyclinic.errors import suggestion
+from polyclinic.core.errors import suggestion
 
 
 @dataclass

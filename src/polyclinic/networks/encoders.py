@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyclinic.errors import PolyclinicError, suggestion
-from polyclinic.files import load_tensors
+from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.core.files import load_tensors
 from polyclinic.networks.presets import PRESETS, Preset
 from polyclinic.recipe import NetworkSettings
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polyclinic.errors import PolyclinicError
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.networks.decoder import Level, PyramidNetwork
 from polyclinic.networks.encoders import Encoder, load_encoder
 from polyclinic.networks.vit import layer_ends

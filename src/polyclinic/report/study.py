@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from polyclinic.files import read_json, replacing, write_text
+from polyclinic.core.files import atomic_write, read_json, write_text
 from polyclinic.report.tables import Comparison, comparison_of, is_distance, markdown_table, metric_scale, value_text
 
 
@@ -101,7 +101,7 @@ class StudyTable:
         axes.set_ylabel(f"{self.metric} {'' if is_distance(self.metric) else 'in %'}".strip())
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             figure.savefig(temporary, format="png", dpi=150, metadata={"Software": None})
 
     def write(self, folder: Path) -> None:

@@ -13,8 +13,9 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from polyclinic.errors import PolyclinicError
-from polyclinic.files import read_json
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import read_json
+from polyclinic.core.wording import readable_bytes
 
 _DISTANCES = ("hd95", "asd", "assd")
 
@@ -227,12 +228,3 @@ def value_text(value: float | None, deviation: float | None, metric: str) -> str
 
 def _signed(value: float | None, metric: str) -> str:
     return "" if value is None else f"{value * metric_scale(metric):+.2f}"
-
-
-def readable_bytes(number: float) -> str:
-    """A size for people, in powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000 or unit == "GB":
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return ""

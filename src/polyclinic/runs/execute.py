@@ -9,29 +9,27 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import read_json, write_json
 from polyclinic.data.federation import Federation, Item
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData, pool
-from polyclinic.engines.inprocess import InProcess
-from polyclinic.errors import PolyclinicError, suggestion
+from polyclinic.engines.registry import OpenEngine, find_engine
 from polyclinic.evaluation.aggregate import Row, rows_from_csv, rows_to_csv
 from polyclinic.evaluation.protocols import ProtocolPart, protocol_parts, split_files
-from polyclinic.federation.bench import Bench, build_bench
 from polyclinic.federation.observer import Observer, Observers
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
 from polyclinic.federation.store import SiteStore, StateMemory
-from polyclinic.files import read_json, write_json
+from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
-from polyclinic.recipe_files import load_recipe, require_federation
+from polyclinic.recipe.files import load_recipe, require_federation
 from polyclinic.runs.folder import RunFolder
+from polyclinic.runs.grid_plan import folder_name
 from polyclinic.runs.live import Live
-from polyclinic.runs.plan import folder_name
-from polyclinic.runs.recorder import Recorder
-from polyclinic.runs.remote import refuse_impossible
-from polyclinic.runs.sites import (
+from polyclinic.runs.plan import (
     budget_warnings,
     open_for,
     prepare_items,
@@ -39,11 +37,12 @@ from polyclinic.runs.sites import (
     require_training_data,
     site_data,
 )
+from polyclinic.runs.recorder import Recorder
+from polyclinic.runs.remote import refuse_impossible
 from polyclinic.runs.summary import summary_of
 from polyclinic.runs.testing import check_test_data, test_part
 from polyclinic.runs.tracking import trackers_for
 
-ENGINES = ("inprocess", "flower", "simulation")
 POOLED = "@pooled"  # no folder of a federation is called so
 
 
@@ -78,10 +77,7 @@ def run(
         recipe = recipe.model_copy(update={"method": method})
     load_plugins(recipe.plugins)
     parse_method(recipe.method)
-    if recipe.engine.name not in ENGINES:
-        known = ", ".join(ENGINES)
-        hint = suggestion(recipe.engine.name, ENGINES) or "."
-        raise PolyclinicError(f"engine.name = '{recipe.engine.name}' is not an engine{hint} Known: {known}.")
+    entry = find_engine(recipe.engine.name)
     federation, recipe = open_for(recipe)
     if not recipe.federation.startswith("demo:"):
         # A path that a program gave relative to its own folder must mean the same when the run is resumed or re-run.
@@ -92,10 +88,15 @@ def run(
         finished = folder.summary()
         if finished is not None:
             return RunResult(folder.path, finished)
-        if recipe.engine.name == "inprocess":
-            return _run_in(folder, recipe, federation, parts, observer)
+        if entry.opens is not None:
+            return _run_in(folder, recipe, federation, parts, entry.opens, observer)
     # The server's process takes the lock of the folder from here on.
-    return _run_elsewhere(folder, recipe, federation, observer)
+    assert entry.launches is not None
+    refuse_impossible(recipe)
+    entry.launches(recipe, tuple(federation.sites), federation.name, folder.path, observer or Observer())
+    summary = folder.summary()
+    assert summary is not None
+    return RunResult(folder.path, summary)
 
 
 def _open_in(folder: RunFolder, recipe: Recipe, federation: Federation, resume: bool) -> list[ProtocolPart]:
@@ -112,26 +113,20 @@ def _open_in(folder: RunFolder, recipe: Recipe, federation: Federation, resume: 
 
 
 def _run_in(
-    folder: RunFolder, recipe: Recipe, federation: Federation, parts: list[ProtocolPart], observer: Observer | None
+    folder: RunFolder,
+    recipe: Recipe,
+    federation: Federation,
+    parts: list[ProtocolPart],
+    opens: OpenEngine,
+    observer: Observer | None,
 ) -> RunResult:
     """The run itself, in this process."""
-    bench = build_bench(recipe, federation.task)
+    workspace = build_workspace(recipe, federation.task)
     live = Live(folder, recipe.method, federation.name, recipe.engine.name)
     observers = Observers([Recorder(folder), live, *([observer] if observer else []), *trackers_for(recipe, folder)])
     with live:
-        summary = Execution(federation, recipe, bench, folder, observers).run(parts)
+        summary = Execution(federation, recipe, workspace, folder, opens, observers).run(parts)
         observers.on_result(summary)
-    return RunResult(folder.path, summary)
-
-
-def _run_elsewhere(folder: RunFolder, recipe: Recipe, federation: Federation, observer: Observer | None) -> RunResult:
-    """The run in processes of its own, one for the server and one for each site."""
-    from polyclinic.engines.flower.local import run_on_this_machine
-
-    refuse_impossible(recipe)
-    run_on_this_machine(recipe, tuple(federation.sites), federation.name, folder.path, observer or Observer())
-    summary = folder.summary()
-    assert summary is not None
     return RunResult(folder.path, summary)
 
 
@@ -144,16 +139,23 @@ class Execution:
     """Runs every part of the protocol; parts that are done are read, not repeated."""
 
     def __init__(
-        self, federation: Federation, recipe: Recipe, bench: Bench, folder: RunFolder, observer: Observer
+        self,
+        federation: Federation,
+        recipe: Recipe,
+        workspace: Workspace,
+        folder: RunFolder,
+        opens: OpenEngine,
+        observer: Observer,
     ) -> None:
-        self.federation, self.recipe, self.bench = federation, recipe, bench
+        self.opens = opens
+        self.federation, self.recipe, self.workspace = federation, recipe, workspace
         self.folder, self.observer = folder, observer
         self._images: dict[tuple[Item, ...], ImageSet] = {}
         self._warned: set[str] = set()
 
     def run(self, parts: list[ProtocolPart]) -> dict[str, Any]:
         """All parts, then the summary."""
-        self._warn(self.bench.warnings())
+        self._warn(self.workspace.warnings())
         rows: list[Row] = []
         extras: dict[str, Any] = {}
         for part in parts:
@@ -165,7 +167,7 @@ class Execution:
             extras[part.name] = read_json(done)
         rows_to_csv(self.folder.cases_file, rows)
         splits = {part.name: part.split.hash for part in parts}
-        summary = summary_of(self.recipe, self.federation.name, self.bench, self.folder, splits, rows, extras)
+        summary = summary_of(self.recipe, self.federation.name, self.workspace, self.folder, splits, rows, extras)
         write_json(self.folder.summary_file, summary)
         return summary
 
@@ -173,24 +175,24 @@ class Execution:
         data = self._data(part)
         for one in [data[part.unseen]] if part.unseen else data.values():
             check_test_data(one, self.recipe, self.observer)
-        training = [pool([data[s] for s in part.train_sites], POOLED)] if self.bench.method.pooled else []
+        training = [pool([data[s] for s in part.train_sites], POOLED)] if self.workspace.method.pooled else []
         training = training or [data[s] for s in part.train_sites]
         for one in training:
-            require_training_data(one, self.bench)
+            require_training_data(one, self.workspace)
         require_some_label(training)
-        if not self.bench.method.all_labels and not self.bench.method.pooled:
+        if not self.workspace.method.all_labels and not self.workspace.method.pooled:
             self._warn(budget_warnings(training, self.recipe))
         memory = StateMemory()
         sites = {
             one.site: Site(one, SiteStore(self.folder.site(part.name, one.site), memory))
             for one in [*data.values(), *training]
         }
-        engine = InProcess(self.bench, sites, self.observer)
-        server = Server(self.bench, engine, [d.site for d in training], self.folder.part(part.name), self.observer)
+        engine = self.opens(self.workspace, sites, self.observer)
+        server = Server(self.workspace, engine, [d.site for d in training], self.folder.part(part.name), self.observer)
         self.observer.on_start(part.name, server.sites, self.recipe.training.rounds, server.state.round)
         server.fit()
         started = time.perf_counter()
-        rows, extra = test_part(self.bench, engine, server, part, list(data))
+        rows, extra = test_part(self.workspace, engine, server, part, list(data))
         seconds = time.perf_counter() - started
         rows_to_csv(self.folder.part(part.name) / "cases.csv", rows)
         facts = {"seconds": seconds, **extra}

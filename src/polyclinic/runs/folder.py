@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from polyclinic.errors import PolyclinicError
-from polyclinic.files import only_one, read_json, write_json, write_text
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import exclusive_lock, read_json, write_json, write_text
+from polyclinic.core.version import installed_versions
 from polyclinic.recipe import Recipe
-from polyclinic.recipe_files import changed_keys, load_recipe, recipe_text
+from polyclinic.recipe.files import changed_keys, load_recipe, recipe_text
 
-FREE = (
+CHANGEABLE_KEYS = (
     "training.quorum",
     "tracking.",
     "data.cache",
@@ -24,7 +23,6 @@ FREE = (
     "engine.grace",
     "engine.max_message_mb",
 )  # change no weights
-_PACKAGES = ("polyclinic", "torch", "monai", "numpy", "scipy", "safetensors", "pydantic", "timm", "flwr")
 
 
 class RunFolder:
@@ -37,6 +35,7 @@ class RunFolder:
         self.cases_file = path / "cases.csv"
         self.summary_file = path / "summary.json"
         self.log_file = path / "problems.log"
+        self.outcome_file = path / "flower" / "outcome.json"
 
     def part(self, name: str) -> Path:
         """Folder of the checkpoints of one part of the protocol."""
@@ -53,7 +52,7 @@ class RunFolder:
         ``patience`` is the time to wait for a process that is about to end, in seconds.
         """
         taken = "another process is working on this run; wait for it or choose another --out."
-        with only_one(self.path, taken, patience):
+        with exclusive_lock(self.path, taken, patience):
             yield
 
     def open(self, recipe: Recipe, resume: bool) -> None:
@@ -62,7 +61,7 @@ class RunFolder:
             abandoned.unlink(missing_ok=True)
         if self.recipe_file.exists() and self.started():
             before = load_recipe(self.recipe_file)
-            changed = [key for key in changed_keys(before, recipe) if not key.startswith(FREE)]
+            changed = [key for key in changed_keys(before, recipe) if not key.startswith(CHANGEABLE_KEYS)]
             if not resume:
                 other = f" of another recipe ({changed[0]} differs); " if changed else "; go on with --resume or "
                 raise PolyclinicError(f"{self.path}: already holds a run{other}choose another folder with --out.")
@@ -73,7 +72,7 @@ class RunFolder:
                 )
             return
         # The recipe comes last: it is what makes the folder a run, and a kill may come in between.
-        write_json(self.path / "versions.json", {"seed": recipe.seed, **versions()})
+        write_json(self.path / "versions.json", {"seed": recipe.seed, **installed_versions()})
         write_text(self.recipe_file, recipe_text(recipe))
 
     def keep(self, name: str, text: str) -> None:
@@ -130,14 +129,3 @@ class RunFolder:
     def summary(self) -> dict[str, Any] | None:
         """The summary of a finished run."""
         return dict(read_json(self.summary_file)) if self.summary_file.exists() else None
-
-
-def versions() -> dict[str, str]:
-    """Versions of everything that a number may depend on."""
-    found = {"python": platform.python_version(), "machine": platform.machine(), "system": platform.system()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found

@@ -6,44 +6,25 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from polyclinic.errors import PolyclinicError
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import write_text
 from polyclinic.federation.observer import Observer
-from polyclinic.files import write_text
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
-from polyclinic.recipe import Recipe
-from polyclinic.recipe_files import load_recipe, recipe_text
-from polyclinic.report.overview import all_metrics, overview_csv, overview_markdown
-from polyclinic.report.tables import Comparison
+from polyclinic.recipe.files import recipe_text
 from polyclinic.runs.execute import run
-from polyclinic.runs.plan import Cell, GridPlan, parse_seeds, plan_grid
-
-
-def compare(
-    recipe: Recipe | str | Path,
-    methods: Iterable[str],
-    *,
-    out: str | Path,
-    seeds: int | Iterable[int] = 3,
-    overrides: Iterable[str] = (),
-    metric: str = "dice",
-    jobs: int = 1,
-) -> Comparison:
-    """Run methods x seeds and compare them; a grid that was interrupted goes on."""
-    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
-    numbers = parse_seeds(str(seeds), loaded.seed) if isinstance(seeds, int) else tuple(seeds)
-    return run_grid(plan_grid(loaded, tuple(methods), numbers, Path(out)), metric=metric, jobs=jobs)
+from polyclinic.runs.grid_plan import Cell, GridPlan
 
 
 def run_grid(
     plan: GridPlan, *, metric: str = "dice", jobs: int = 1, screen: Callable[[str], Any] | None = None
-) -> Comparison:
-    """Run what is missing of the grid, then write ``table.md`` and ``table.csv``, all metrics in both."""
+) -> None:
+    """Run what is missing of the grid, whose runs must measure ``metric``."""
     load_plugins(plan.recipe.plugins)
     for method in plan.methods:
         parse_method(method)
@@ -58,10 +39,6 @@ def run_grid(
     else:
         with screen("grid") if screen else nullcontext(Observer()) as observer:
             _run_side_by_side(plan, jobs, observer.on_message)
-    tables = all_metrics(plan.out, metric, plan.recipe.evaluation.metrics)
-    write_text(plan.out / "table.md", tables[0].to_markdown() + overview_markdown(tables))
-    write_text(plan.out / "table.csv", overview_csv(tables))
-    return tables[0]
 
 
 def _run_here(plan: GridPlan, cell: Cell, screen: Callable[[str], Any] | None) -> None:

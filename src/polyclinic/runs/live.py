@@ -13,10 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from polyclinic.errors import PolyclinicError
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.federation.observer import Observer
 from polyclinic.runs.folder import RunFolder
 
+LIVE_PATH = "/v1/polyclinic/live"
+"""Where a coordinator serves the view of its run over HTTPS."""
 _LINES = 8
 _TROUBLE = frozenset({"late", "away", "refused", "failed"})
 

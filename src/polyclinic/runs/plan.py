@@ -1,81 +1,114 @@
-"""The plan of a grid: which recipe runs where. Plain data, so that it can be read before anything heavy starts."""
+"""From a recipe to sites with prepared data."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-from polyclinic.errors import PolyclinicError
-from polyclinic.files import write_json
+import torch
+
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.data.federation import Federation, Item, item_header, open_federation
+from polyclinic.data.imageset import ImageSet, build_imageset
+from polyclinic.data.preprocessing import resolve_size
+from polyclinic.data.sitedata import SiteData
+from polyclinic.evaluation.protocols import ProtocolPart
+from polyclinic.federation.site import require_labels
+from polyclinic.federation.workspace import Workspace
+from polyclinic.networks import build_network
 from polyclinic.recipe import Recipe
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One run of the grid."""
-
-    method: str
-    seed: int
-    folder: Path
-
-
-@dataclass(frozen=True)
-class GridPlan:
-    """Methods in the order of the table, seeds, and the folder that holds a run folder for each pair."""
-
-    recipe: Recipe
-    methods: tuple[str, ...]
-    seeds: tuple[int, ...]
-    out: Path
-
-    @property
-    def cells(self) -> list[Cell]:
-        """All runs, a seed at a time, so that an early stop leaves whole comparisons."""
-        return [
-            Cell(method, seed, self.out / f"{folder_name(method)}-seed{seed}")
-            for seed in self.seeds
-            for method in self.methods
-        ]
-
-    def recipe_of(self, cell: Cell) -> Recipe:
-        """The recipe of one run."""
-        return self.recipe.model_copy(update={"method": cell.method, "seed": cell.seed})
-
-    def save(self) -> None:
-        """Write ``grid.json``, from which a report finds the runs."""
-        runs = [{"method": c.method, "seed": c.seed, "folder": c.folder.name} for c in self.cells]
-        write_json(self.out / "grid.json", {"methods": self.methods, "seeds": self.seeds, "runs": runs})
+def open_for(recipe: Recipe) -> tuple[Federation, Recipe]:
+    """Open the recipe's federation and write down the sizes and units that the recipe left to us."""
+    federation = open_federation(recipe.federation, recipe.data)
+    network = build_network(federation.task, recipe.network, recipe.seed)
+    data = recipe.data
+    if data.patch is not None and len(data.patch) != federation.task.spatial_dims:
+        raise PolyclinicError(f"data.patch = {list(data.patch)} does not fit a {federation.task.spatial_dims}D task.")
+    if data.size == "auto" and data.patch is None:
+        size = resolve_size(federation, data, network.multiple)
+        recipe = recipe.model_copy(update={"data": data.model_copy(update={"size": size})})
+    shown = recipe.data.patch or recipe.data.size
+    if isinstance(shown, tuple):
+        _require_room(shown, network.multiple, federation.task.spatial_dims)
+    evaluation = recipe.evaluation.model_copy(update={"units": _units(federation, recipe)})
+    return federation, recipe.model_copy(update={"evaluation": evaluation})
 
 
-def split_expressions(text: str) -> tuple[str, ...]:
-    """Split ``a,b(x=1,y=2),c`` at the commas between methods."""
-    return tuple(piece.strip() for piece in re.split(r",(?![^(]*\))", text) if piece.strip())
+def _units(federation: Federation, recipe: Recipe) -> str:
+    """Millimetres only if every site's files know their spacing: an average must not mix two units."""
+    headers = {site: item_header(items[0]) for site, items in federation.sites.items()}
+    unknown = [
+        site
+        for site, header in headers.items()
+        if header.affine is None and federation.task.nominal_spacing(len(header.shape)) is None
+    ]
+    if recipe.evaluation.units == "mm" and unknown:
+        raise PolyclinicError(
+            f"evaluation.units = 'mm', but the files of site '{unknown[0]}' do not know their spacing; "
+            "write 'spacing' into federation.toml or use 'pixel'."
+        )
+    return recipe.evaluation.units if recipe.evaluation.units != "auto" else "pixel" if unknown else "mm"
 
 
-def folder_name(method: str) -> str:
-    """A method expression as a folder's name."""
-    return re.sub(r"[^A-Za-z0-9_.+=()-]", "-", method)
+def _require_room(size: tuple[int, ...], multiple: int, dims: int) -> None:
+    if len(size) != dims:
+        raise PolyclinicError(f"data.size = {list(size)} does not fit a {dims}D task; give {dims} numbers.")
+    if min(size) < multiple or max(size) < 2 * multiple:
+        raise PolyclinicError(
+            f"Images of size {list(size)} are too small for this network, whose deepest map would hold a single pixel "
+            f"or none; use data.size of at least {2 * multiple} or a network that pools less (network.depth or patch)."
+        )
 
 
-def parse_seeds(text: str, first: int) -> tuple[int, ...]:
-    """``3`` means three seeds from the recipe's on; ``0,7,42`` (or ``7,``) is a list."""
-    try:
-        if "," in text:
-            return tuple(int(piece) for piece in text.split(",") if piece.strip())
-        return tuple(first + number for number in range(int(text)))
-    except ValueError:
-        raise PolyclinicError(f"--seeds {text}: expected a number such as 3, or a list such as 0,1,2.") from None
+def cache_for(recipe: Recipe) -> Path | None:
+    """Folder for memory-mapped tensors, if the recipe names one."""
+    return Path(recipe.data.cache).expanduser() if recipe.data.cache else None
 
 
-def plan_grid(recipe: Recipe, methods: tuple[str, ...], seeds: tuple[int, ...], out: Path) -> GridPlan:
-    """Check methods and seeds and lay out the grid."""
-    if not methods:
-        raise PolyclinicError("--methods: name at least one method, such as fedavg,fedprox.")
-    methods = tuple(re.sub(r"\s+", "", method) for method in methods)
-    doubled = {m for m in methods if methods.count(m) > 1}
-    if doubled:
-        raise PolyclinicError(f"--methods: '{min(doubled)}' is there twice; name each method once.")
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise PolyclinicError(f"--seeds: expected at least one seed, none below 0 and none twice, got {list(seeds)}.")
-    return GridPlan(recipe, methods, seeds, out)
+def prepare_items(federation: Federation, recipe: Recipe, items: Sequence[Item]) -> ImageSet:
+    """Images of one site, prepared."""
+    return build_imageset(items, federation, recipe.data, cache_for(recipe))
+
+
+def site_data(site: str, images: ImageSet, part: ProtocolPart) -> SiteData:
+    """A site's images with the indices of each split; an unseen site tests with everything."""
+    unseen, split = site == part.unseen, part.split
+    parts = ["test" if unseen else split.of[sample.site, sample.name] for sample in images.samples]
+    indices = {
+        name: torch.tensor([i for i, part in enumerate(parts) if part == name], dtype=torch.long)
+        for name in ("train", "val", "test")
+    }
+    return SiteData(site, images, indices)
+
+
+def require_some_label(training: Sequence[SiteData]) -> None:
+    """Stop where nobody could show the network what to look for."""
+    if not any(len(data.training_indices(True)) for data in training):
+        names = ", ".join(data.site for data in training)
+        raise PolyclinicError(
+            f"No training image of {names} has a label; add masks to the folder labels of at least one site."
+        )
+
+
+def budget_warnings(training: Sequence[SiteData], recipe: Recipe) -> list[str]:
+    """Sites with fewer labels than ``data.labelled`` would allow."""
+    counts = {data.site: len(data.training_indices(True)) for data in training}
+    budget = recipe.data.labelled
+    return [
+        f"{site} has {count} labelled training images (or slices), fewer than data.labelled = {budget}."
+        for site, count in counts.items()
+        if isinstance(budget, int) and count < budget
+    ]
+
+
+def require_training_data(data: SiteData, workspace: Workspace) -> None:
+    """Stop before the run starts when a site could not take part."""
+    if workspace.learns_unlabelled:
+        if not len(data.training_indices()):
+            raise PolyclinicError(
+                f"Site '{data.site}' has no training image; change the split or leave the site out with data.sites."
+            )
+        return
+    require_labels(data)

@@ -10,19 +10,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.core.files import read_json
 from polyclinic.data.federation import Federation, Item, Task
 from polyclinic.data.grids import restore
 from polyclinic.data.listing import list_images
 from polyclinic.data.preprocessing import prepare
 from polyclinic.data.writers import write_label
-from polyclinic.errors import PolyclinicError, suggestion
-from polyclinic.evaluation.inference import predict_probabilities
-from polyclinic.federation.bench import Bench, build_bench
 from polyclinic.federation.checkpoint import Checkpoint
 from polyclinic.federation.store import SiteStore
-from polyclinic.files import read_json
+from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.methods.registry import load_plugins
-from polyclinic.recipe_files import load_recipe
+from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.folder import RunFolder
 
 
@@ -43,8 +42,8 @@ def predict(
     the trainings of a protocol with several; ``model`` is ``best`` or ``last``, by default the one that was tested.
     ``warn`` is told when the training is not finished.
     """
-    bench, federation = load_model(Path(run), site=site, part=part, model=model, warn=warn)
-    listed = list_images(Path(images), bench.task.image_channels)
+    workspace, federation = load_model(Path(run), site=site, part=part, model=model, warn=warn)
+    listed = list_images(Path(images), workspace.task.image_channels)
     items = [Item("", found.name, found.images, None, found.name) for found in listed]
     if any(path.resolve().parent == Path(out).resolve() for item in items for path in item.images):
         raise PolyclinicError(f"--out {out}: holds the images, which masks would overwrite; choose another folder.")
@@ -52,7 +51,7 @@ def predict(
     for number, item in enumerate(items):
         progress(number, len(items), item.name)
         try:
-            written.append(write_label(Path(out) / item.name, _segment(bench, federation, item), item))
+            written.append(write_label(Path(out) / item.name, _segment(workspace, federation, item), item))
         except PolyclinicError as error:
             failed.append(str(error))
     if failed:
@@ -62,27 +61,19 @@ def predict(
     return written
 
 
-def _segment(bench: Bench, federation: Federation, item: Item) -> npt.NDArray[np.uint8]:
+def _segment(workspace: Workspace, federation: Federation, item: Item) -> npt.NDArray[np.uint8]:
     """The mask of one file on its own grid."""
-    prepared = prepare(item, federation, bench.recipe.data)
-    settings = bench.recipe.evaluation
+    prepared = prepare(item, federation, workspace.recipe.data)
     stacked = torch.stack([one.image for one in prepared])
-    probabilities = torch.cat(
-        [
-            predict_probabilities(
-                bench.network, part.to(bench.device), bench.recipe.data.patch, settings.overlap, settings.batch_size,
-                multiple=bench.network.multiple,
-            ).cpu()
-            for part in torch.split(stacked, settings.batch_size)
-        ]
-    )  # fmt: skip
+    batches = torch.split(stacked, workspace.recipe.evaluation.batch_size)
+    probabilities = torch.cat([workspace.predict(batch).cpu() for batch in batches])
     whole = probabilities if prepared[0].slice_index is not None else probabilities[0]
     return restore(whole, prepared[0].geometry)
 
 
 def load_model(
     run: Path, *, site: str | None, part: str | None, model: str | None, warn: Callable[[str], None] = lambda _: None
-) -> tuple[Bench, Federation]:
+) -> tuple[Workspace, Federation]:
     """The run's network with its weights, and what is needed to prepare images for it."""
     folder = RunFolder(run)
     if not folder.recipe_file.exists():
@@ -95,7 +86,7 @@ def load_model(
     about["regions"] = [(region, tuple(members)) for region, members in about.get("regions", ())]
     plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
     task = Task(**plain)
-    bench = build_bench(recipe, task)
+    workspace = build_workspace(recipe, task)
     name = _one_of("part", part, _names(folder.path / "checkpoints"), run)
     weights, unseen, _ = Checkpoint(folder.part(name)).load_model(model)
     state = None if (folder.part(name) / "tested.json").exists() else Checkpoint(folder.part(name)).load()
@@ -103,7 +94,7 @@ def load_model(
         done = f"{state.round} of {recipe.training.rounds} rounds are done"
         warn(f"{run}: this training is not finished, {done}; go on with --resume for the final model.")
     personal = {}
-    if bench.kept and site is None and not bench.kept <= unseen.keys():
+    if workspace.kept and site is None and not workspace.kept <= unseen.keys():
         sites = ", ".join(_sites(folder, name))
         if not sites:
             raise PolyclinicError(
@@ -116,8 +107,8 @@ def load_model(
         memory = SiteStore(folder.site(name, chosen)).load(before=recipe.training.rounds + 1)
         best = None if model == "last" else Checkpoint(folder.part(name)).load_model("best")[2]
         personal = memory.personal_at(best)
-    bench.load(unseen, personal, weights)
-    return bench, Federation(run.name, task, {}, run, sliced)
+    workspace.load(unseen, personal, weights)
+    return workspace, Federation(run.name, task, {}, run, sliced)
 
 
 def _names(folder: Path) -> list[str]:

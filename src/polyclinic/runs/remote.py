@@ -10,23 +10,24 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import read_json, write_json
+from polyclinic.core.version import installed_versions
 from polyclinic.data.federation import Task
 from polyclinic.data.splits import Split
-from polyclinic.engines.base import Engine
-from polyclinic.errors import PolyclinicError
 from polyclinic.evaluation.aggregate import Row, rows_from_csv, rows_to_csv
 from polyclinic.evaluation.protocols import ProtocolPart, part_names
-from polyclinic.federation.bench import Bench, build_bench
-from polyclinic.federation.checks import one_line
-from polyclinic.federation.messages import Description, Failure
+from polyclinic.exchange.checks import one_line
+from polyclinic.exchange.messages import Description, Failure
+from polyclinic.federation.engine import Engine
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import NoQuorumError, Server, count_of
-from polyclinic.files import read_json, write_json
+from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
-from polyclinic.recipe_files import recipe_text
-from polyclinic.runs.folder import RunFolder, versions
+from polyclinic.recipe.files import recipe_text
+from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.summary import summary_of
 from polyclinic.runs.testing import test_part
 
@@ -96,13 +97,13 @@ class RemoteExecution:
             engine = self.engine_for(first, self.recipe, self._text(self.recipe))
             self._gather(engine)
             task = self._agree(engine, first)
-            bench = build_bench(self.recipe, task)
-            for warning in bench.warnings():
+            workspace = build_workspace(self.recipe, task)
+            for warning in workspace.warnings():
                 self.observer.on_message(f"warning: {warning}")
             for name, unseen in self.parts.items():
                 if not (self.folder.part(name) / "tested.json").exists():
-                    self._train_and_test(bench, name, unseen)
-            write_json(self.folder.summary_file, self._summary(bench))
+                    self._train_and_test(workspace, name, unseen)
+            write_json(self.folder.summary_file, self._summary(workspace))
         summary = self.folder.summary()
         assert summary is not None
         return summary
@@ -172,7 +173,7 @@ class RemoteExecution:
 
     def _compare_versions(self, site: str, theirs: Mapping[str, str]) -> None:
         """Other versions may give other weights; a run goes on, but whoever compares numbers must know."""
-        ours = versions()
+        ours = installed_versions()
         other = [
             f"{name} {theirs.get(name, '?')} (here {ours[name]})" for name in _MATTER if theirs.get(name) != ours[name]
         ]
@@ -199,12 +200,12 @@ class RemoteExecution:
             del table["regions"]
         self.folder.keep("task.json", json.dumps(table, indent=2) + "\n")
 
-    def _train_and_test(self, bench: Bench, name: str, unseen: str | None) -> None:
+    def _train_and_test(self, workspace: Workspace, name: str, unseen: str | None) -> None:
         engine = self.engine_for(name, self.recipe, self._text(self.recipe))
         engine.task = self.task
         training = [site for site in self.sites if site != unseen]
         part = ProtocolPart(name, Split({}), tuple(training), unseen)
-        server = self._server(bench, engine, training, name)
+        server = self._server(workspace, engine, training, name)
         self.observer.on_start(name, server.sites, self.recipe.training.rounds, server.state.round)
         repeats = 0
         while not server.done:
@@ -213,7 +214,7 @@ class RemoteExecution:
                 server.round()
                 repeats = 0
                 if unseen is not None:
-                    _require_shared_model(bench, server, unseen)
+                    _require_shared_model(workspace, server, unseen)
             except NoQuorumError as error:
                 repeats += 1
                 if repeats > _REPEATS:
@@ -222,10 +223,10 @@ class RemoteExecution:
                 pause = _PAUSE * _PAUSES[repeats - 1]
                 self.observer.on_message(f"{said}; in {pause:g} s it is repeated ({repeats} of {_REPEATS}).")
                 time.sleep(pause)
-                server = self._server(bench, engine, training, name)
+                server = self._server(workspace, engine, training, name)
         self._gather(engine)
         started = time.perf_counter()
-        rows, facts = test_part(bench, engine, server, part, list(self.sites))
+        rows, facts = test_part(workspace, engine, server, part, list(self.sites))
         tested = [unseen] if unseen else self.sites
         if facts.get("untested", {}).keys() >= set(tested):
             reasons = "; ".join(f"{site}: {reason}" for site, reason in facts["untested"].items())
@@ -235,9 +236,9 @@ class RemoteExecution:
         rows_to_csv(self.folder.part(name) / "cases.csv", rows)
         write_json(self.folder.part(name) / "tested.json", {"seconds": time.perf_counter() - started, **facts})
 
-    def _server(self, bench: Bench, engine: Engine, sites: list[str], part: str) -> Server:
+    def _server(self, workspace: Workspace, engine: Engine, sites: list[str], part: str) -> Server:
         """From the checkpoint: whatever a round that failed left in memory is gone."""
-        return Server(bench, engine, sites, self.folder.part(part), self.observer)
+        return Server(workspace, engine, sites, self.folder.part(part), self.observer)
 
     def _wait_for_quorum(self, engine: RemoteEngine, server: Server) -> None:
         chosen, told = server.choose(server.state.round), False
@@ -247,19 +248,19 @@ class RemoteExecution:
             told = True
             time.sleep(_PAUSE)
 
-    def _summary(self, bench: Bench) -> dict[str, Any]:
+    def _summary(self, workspace: Workspace) -> dict[str, Any]:
         rows: list[Row] = []
         tested: dict[str, Any] = {}
         for name in self.parts:
             rows += rows_from_csv(self.folder.part(name) / "cases.csv")
             tested[name] = read_json(self.folder.part(name) / "tested.json")
         rows_to_csv(self.folder.cases_file, rows)
-        return summary_of(self.recipe, self.federation, bench, self.folder, dict(self.splits), rows, tested)
+        return summary_of(self.recipe, self.federation, workspace, self.folder, dict(self.splits), rows, tested)
 
 
-def _require_shared_model(bench: Bench, server: Server, unseen: str) -> None:
+def _require_shared_model(workspace: Workspace, server: Server, unseen: str) -> None:
     """After a round, not after all of them: say that there is no model for a site that did not train."""
-    missing = sorted(bench.kept - server.checkpoint.load_model("last")[1].keys())
+    missing = sorted(workspace.kept - server.checkpoint.load_model("last")[1].keys())
     if missing:
         raise PolyclinicError(
             f"Site '{unseen}' would be tested with the personal weights of others ('{missing[0]}'), which do not leave "

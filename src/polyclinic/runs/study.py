@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polyclinic.errors import PolyclinicError
-from polyclinic.files import read_json, write_json
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import read_json, write_json
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
-from polyclinic.recipe_files import load_recipe, require_federation
-from polyclinic.report.study import StudyTable, study_of
+from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.grid import run_grid
-from polyclinic.runs.plan import GridPlan, folder_name, parse_seeds, plan_grid
+from polyclinic.runs.grid_plan import GridPlan, folder_name, plan_grid
 
 _BUDGET = "data.labelled"
 
@@ -44,25 +43,6 @@ class StudyPlan:
             "fixed": self.fixed and self.fixed.out.name,
         }
         write_json(path, about)
-
-
-def study(
-    recipe: str | Path,
-    vary: str,
-    methods: Iterable[str],
-    *,
-    out: str | Path,
-    seeds: int | Iterable[int] = 3,
-    overrides: Iterable[str] = (),
-    metric: str = "dice",
-    jobs: int = 1,
-) -> StudyTable:
-    """Compare methods for every value of ``vary``, such as ``data.labelled=5,10,20``; what was interrupted goes on."""
-    overrides = tuple(overrides)
-    first = load_recipe(recipe, overrides)
-    require_federation(first, recipe)
-    numbers = parse_seeds(str(seeds), first.seed) if isinstance(seeds, int) else tuple(seeds)
-    return run_study(plan_study(recipe, overrides, vary, tuple(methods), numbers, Path(out)), metric, jobs)
 
 
 def plan_study(
@@ -115,15 +95,13 @@ def _refuse_equal(key: str, recipes: dict[str, Recipe]) -> None:
 
 def run_study(
     plan: StudyPlan, metric: str = "dice", jobs: int = 1, screen: Callable[[str], Any] | None = None
-) -> StudyTable:
-    """Run what is missing, then write ``study.md``, ``study.csv`` and ``study.png``."""
+) -> Iterator[GridPlan]:
+    """Run what is missing, and give each grid when it is done."""
     plan.save()
     for grid in (*plan.grids.values(), *([plan.fixed] if plan.fixed else ())):
         if grid.methods:
             run_grid(grid, metric=metric, jobs=jobs, screen=screen and _titled(screen, grid.out.name))
-    table = study_of(plan.out, metric)
-    table.write(plan.out)
-    return table
+            yield grid
 
 
 def _titled(screen: Callable[[str], Any], name: str) -> Callable[[str], Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from polyclinic.evaluation.aggregate import Row, for_json, summarise
 from polyclinic.evaluation.aggregate import mean as nan_mean
-from polyclinic.federation.bench import Bench, describe_components
+from polyclinic.federation.workspace import Workspace, describe_components
 from polyclinic.recipe import Recipe
 from polyclinic.runs.folder import RunFolder
 
@@ -54,7 +54,7 @@ def _pooled(numbers: list[dict[str, float | None]]) -> float:
 
 
 def summary_of(
-    recipe: Recipe, federation: str, bench: Bench, folder: RunFolder, splits: dict[str, Any], rows: list[Row],
+    recipe: Recipe, federation: str, workspace: Workspace, folder: RunFolder, splits: dict[str, Any], rows: list[Row],
     tested: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Everything that a table, a comparison or a reader needs first. ``splits`` are the hashes of the parts' splits."""
@@ -65,7 +65,7 @@ def summary_of(
     transfers = {name: facts["transfer"] for name, facts in tested.items() if "transfer" in facts}
     summary = {
         "method": recipe.method,
-        "components": describe_components(bench),
+        "components": describe_components(workspace),
         "federation": federation,
         "protocol": recipe.protocol.kind,
         "engine": recipe.engine.name,
@@ -81,7 +81,7 @@ def summary_of(
         "shared_up": shared_means(events),
         "seconds": sum(phases.values()),
         "seconds_by_phase": phases,
-        "images_leave": bench.method.pooled,
+        "images_leave": workspace.method.pooled,
         "refused": sum(len(e["refused"]) for e in events),
         "split_sha256": splits,
     }
@@ -90,7 +90,7 @@ def summary_of(
         summary["untested"] = untested
     if transfers:
         summary["transfer"] = transfers
-    for component in bench.components:
+    for component in workspace.components:
         said = component.summary(events)
         if said:
             summary[component.name] = said

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.sitedata import SiteData
-from polyclinic.engines.base import Engine
-from polyclinic.errors import PolyclinicError
 from polyclinic.evaluation.aggregate import Row, for_json, summarise
 from polyclinic.evaluation.protocols import ProtocolPart
-from polyclinic.federation.bench import Bench
-from polyclinic.federation.messages import Broadcast, Failure, tensor_bytes
+from polyclinic.exchange.messages import Broadcast, Failure, tensor_bytes
+from polyclinic.federation.engine import Engine
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
+from polyclinic.federation.workspace import Workspace
 from polyclinic.recipe import Recipe
 
 Rows = list[Row]
 
 
 def test_part(
-    bench: Bench, engine: Engine, server: Server, part: ProtocolPart, sites: list[str]
+    workspace: Workspace, engine: Engine, server: Server, part: ProtocolPart, sites: list[str]
 ) -> tuple[Rows, dict[str, Any]]:
     """Per-case rows, and plain facts about the test (the round of the tested model, transfer between sites)."""
-    select = bench.recipe.training.select
+    select = workspace.recipe.training.select
     weights, unseen_weights, number = server.checkpoint.load_model(select)
     best = number if select == "best" and server.state.best_round is not None else None
     chosen = Broadcast(server.state.round - 1, weights, best_round=best)
     tested = [part.unseen] if part.unseen else sites
-    down = 0 if bench.method.pooled else len(tested) * tensor_bytes(weights)
+    down = 0 if workspace.method.pooled else len(tested) * tensor_bytes(weights)
     facts: dict[str, Any] = {"tested_round": number, "rounds": server.state.round, "bytes_down": down}
     if part.unseen is None:
         rows = _evaluate(engine, chosen, sites, facts=facts)
-    elif not bench.kept or bench.kept <= unseen_weights.keys():
+    elif not workspace.kept or workspace.kept <= unseen_weights.keys():
         strangers = Broadcast(chosen.round, {**weights, **unseen_weights})
         rows = _evaluate(engine, strangers, [part.unseen], facts=facts)
     else:
         # Personal models and no rule for strangers: the mean over the training sites' models, as FedSemiDG reports.
         rows = _each_model(engine, chosen, server.sites, [part.unseen])
-    if bench.recipe.protocol.transfer and part.unseen is None:
+    if workspace.recipe.protocol.transfer and part.unseen is None:
         facts["transfer"] = _transfer(engine, chosen, server.sites, sites)
     return rows, facts
 

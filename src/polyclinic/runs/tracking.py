@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from polyclinic.errors import PolyclinicError
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import read_json, write_json
 from polyclinic.federation.observer import Observer
-from polyclinic.files import read_json, write_json
 from polyclinic.recipe import Recipe
-from polyclinic.recipe_files import recipe_text
+from polyclinic.recipe.files import recipe_text
 from polyclinic.runs.folder import RunFolder
 
 

@@ -10,15 +10,15 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 
 from flower_support import FakeGrid, Fault, Info, Play, Reply, carried
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.deploy.coordinator.launch import Launch
+from polyclinic.deploy.coordinator.server_process import _name_of
 from polyclinic.engines.flower import engine as module
 from polyclinic.engines.flower.engine import FlowerEngine
 from polyclinic.engines.flower.nodes import Nodes
-from polyclinic.engines.flower.plan import Plan
-from polyclinic.engines.flower.request import Request
-from polyclinic.engines.flower.serve import _name_of
-from polyclinic.engines.flower.wire import to_records
-from polyclinic.errors import PolyclinicError
-from polyclinic.federation.messages import Broadcast, Description, Evaluation, Failure, Update
+from polyclinic.engines.flower.records import to_records
+from polyclinic.exchange.messages import Broadcast, Description, Evaluation, Failure, Update
+from polyclinic.exchange.request import Request
 from polyclinic.federation.observer import Observer
 
 SITES = ("east", "north", "south")
@@ -438,7 +438,7 @@ def test_nodes_without_keys_are_asked_for_their_name_and_may_say_anything() -> N
         "node-7": with_(Description("stranger", -1, {})),
     }
     grid = Asking(plays, nodes={name: Info(number, "") for number, name in enumerate(plays, start=1)})
-    plan = Plan("run", "seed = 1", SITES, "tiny", named=False)
+    plan = Launch("run", "seed = 1", SITES, "tiny", named=False)
     nodes = Nodes(grid, SITES, lambda number: _name_of(grid, number, plan))  # type: ignore[arg-type]
     nodes.refresh()
     assert nodes.online == ("north", "south")

@@ -31,11 +31,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from polyclinic.components.aggregation.mean import StreamingMean
 from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound
-from polyclinic.federation.messages import Tensors, Update
+from polyclinic.components.toolbox.streaming_mean import StreamingMean
+from polyclinic.exchange.messages import Tensors, Update
 
 
 @dataclass(frozen=True)

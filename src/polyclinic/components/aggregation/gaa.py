@@ -28,14 +28,15 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from polyclinic.components.aggregation.mean import StreamingMean
-from polyclinic.components.base import Component, ComponentSettings, Shared
+from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
-from polyclinic.federation.messages import Tensors, Update
+from polyclinic.components.toolbox.streaming_mean import StreamingMean
+from polyclinic.components.toolbox.unlabelled.masked_losses import divergence
+from polyclinic.components.toolbox.unlabelled.teachers import StaticTeacher, careful_probabilities
+from polyclinic.exchange.declarations import Shared
+from polyclinic.exchange.messages import Tensors, Update
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.semi.losses import divergence
-from polyclinic.semi.teachers import StaticTeacher, careful_probabilities
 
 _EQUAL = 1e-12
 # Stands for a weight of 0: nothing beside any other in double precision, but where no other answers, an equal share.

@@ -23,12 +23,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from polyclinic.components.aggregation.mean import StreamingMean
-from polyclinic.components.aggregation.robust import side_by_side, warn_once
 from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound
-from polyclinic.federation.messages import Tensors, Update
+from polyclinic.components.toolbox.coordinate_wise import side_by_side, warn_once
+from polyclinic.components.toolbox.streaming_mean import StreamingMean
+from polyclinic.exchange.messages import Tensors, Update
 
 
 @component

@@ -19,11 +19,11 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from polyclinic.components.aggregation.robust import coordinate_wise
 from polyclinic.components.base import Component
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound
-from polyclinic.federation.messages import Tensors, Update
+from polyclinic.components.toolbox.coordinate_wise import coordinate_wise
+from polyclinic.exchange.messages import Tensors, Update
 
 
 @component

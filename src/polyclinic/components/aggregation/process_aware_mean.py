@@ -18,13 +18,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from polyclinic.components.aggregation.mean import StreamingMean
-from polyclinic.components.base import Component, ComponentSettings, Shared
+from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
-from polyclinic.federation.batches import steps_per_epoch
-from polyclinic.federation.messages import Tensors, Update
+from polyclinic.components.toolbox.streaming_mean import StreamingMean
+from polyclinic.data.batches import steps_per_epoch
+from polyclinic.exchange.declarations import Shared
+from polyclinic.exchange.messages import Tensors, Update
 from polyclinic.networks.base import SegmentationNetwork
 
 

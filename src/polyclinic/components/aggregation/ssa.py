@@ -28,8 +28,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from polyclinic.components.aggregation.mean import StreamingMean
-from polyclinic.components.aggregation.similarity import (
+from polyclinic.components.base import Component, ComponentSettings
+from polyclinic.components.registry import component
+from polyclinic.components.rounds import ServerRound, SiteRound
+from polyclinic.components.toolbox.stage_similarity import (
     Reading,
     Similarity,
     cosine,
@@ -39,14 +41,13 @@ from polyclinic.components.aggregation.similarity import (
     stage_outputs,
     stage_weights,
 )
-from polyclinic.components.base import Component, ComponentSettings, Shared
-from polyclinic.components.registry import component
-from polyclinic.components.rounds import ServerRound, SiteRound
-from polyclinic.errors import PolyclinicError
-from polyclinic.federation.messages import Tensors, Update
-from polyclinic.machine import widest_float
+from polyclinic.components.toolbox.streaming_mean import StreamingMean
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.machine import widest_float
+from polyclinic.core.seeds import generator_for, seed_for
+from polyclinic.exchange.declarations import Shared
+from polyclinic.exchange.messages import Tensors, Update
 from polyclinic.networks.base import SegmentationNetwork, fresh_values, load_weights
-from polyclinic.seeds import generator_for, seed_for
 
 _ROOM = 2**31  # bytes of outputs that the server holds at once: 16 sites of PathFL's network at 512x512
 Outputs = Callable[[int, int, slice], Tensors]

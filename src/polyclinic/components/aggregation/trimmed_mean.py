@@ -21,11 +21,11 @@ from math import ceil
 
 from pydantic import Field
 
-from polyclinic.components.aggregation.robust import coordinate_wise, warn_once
 from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound
-from polyclinic.federation.messages import Tensors, Update
+from polyclinic.components.toolbox.coordinate_wise import coordinate_wise, warn_once
+from polyclinic.exchange.messages import Tensors, Update
 
 
 @component

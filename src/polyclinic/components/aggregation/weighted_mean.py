@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from polyclinic.components.aggregation.mean import StreamingMean
 from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound
-from polyclinic.federation.messages import Tensors, Update
+from polyclinic.components.toolbox.streaming_mean import StreamingMean
+from polyclinic.exchange.messages import Tensors, Update
 
 
 @component

@@ -27,13 +27,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from polyclinic.components.base import Component, ComponentSettings, Shared
+from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
-from polyclinic.errors import PolyclinicError, suggestion
-from polyclinic.federation.messages import Tensors
-from polyclinic.machine import widest_float
+from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.core.machine import widest_float
+from polyclinic.exchange.declarations import Shared
+from polyclinic.exchange.messages import Tensors
 from polyclinic.networks.base import SegmentationNetwork
 
 When = Literal["always", "train"]

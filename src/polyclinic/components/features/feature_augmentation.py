@@ -35,12 +35,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from polyclinic.components.base import Component, ComponentSettings, Shared
+from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.features.statistics_augmentation import StatisticsAugmentation
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
-from polyclinic.federation.messages import Tensors
+from polyclinic.exchange.declarations import Shared
+from polyclinic.exchange.messages import Tensors
 from polyclinic.networks.base import SegmentationNetwork
 
 _STATISTICS = ("mean", "deviation")

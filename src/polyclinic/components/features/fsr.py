@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 
 from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
-from polyclinic.errors import PolyclinicError, suggestion
+from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.networks.base import SegmentationNetwork
 
 Form = Literal["paper", "released"]

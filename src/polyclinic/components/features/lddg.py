@@ -33,8 +33,8 @@ from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.objectives.uniformity_variance import draw_pixels, take_pixels
 from polyclinic.components.registry import component
 from polyclinic.components.step import Step
-from polyclinic.errors import PolyclinicError
-from polyclinic.machine import widest_float
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.machine import widest_float
 from polyclinic.networks.base import SegmentationNetwork
 
 

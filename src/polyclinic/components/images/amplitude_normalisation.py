@@ -31,12 +31,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from polyclinic.components.base import Component, ComponentSettings, Shared
+from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
-from polyclinic.errors import PolyclinicError
-from polyclinic.federation.messages import Tensors
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.exchange.declarations import Shared
+from polyclinic.exchange.messages import Tensors
 from polyclinic.networks.base import SegmentationNetwork
 
 Index = tuple[Any, ...]

@@ -24,14 +24,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from polyclinic.components.base import Component, ComponentSettings, Shared
+from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
-from polyclinic.federation.messages import Tensors
-from polyclinic.machine import widest_float
+from polyclinic.core.machine import widest_float
+from polyclinic.core.seeds import owner_number
+from polyclinic.exchange.declarations import Shared
+from polyclinic.exchange.messages import Tensors
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.seeds import owner_number
 
 _EPS = 1e-6
 

@@ -34,13 +34,13 @@ from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
-from polyclinic.errors import PolyclinicError
-from polyclinic.federation.messages import Tensors
+from polyclinic.components.toolbox.unlabelled.cutmix import Views, draw_beta, draw_boxes, paste
+from polyclinic.components.toolbox.unlabelled.intensity_pool import perturb
+from polyclinic.components.toolbox.unlabelled.masked_losses import entropy, masked_loss
+from polyclinic.components.toolbox.unlabelled.teachers import follow, probabilities
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.exchange.messages import Tensors
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.semi.cutmix import Views, draw_beta, draw_boxes, paste
-from polyclinic.semi.intensity_pool import perturb
-from polyclinic.semi.losses import entropy, masked_loss
-from polyclinic.semi.teachers import follow, probabilities
 
 _LABELLED_BOX, _BOX = (8, 2), (4, 4)
 

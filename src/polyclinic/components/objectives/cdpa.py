@@ -21,15 +21,21 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from polyclinic.components.base import ComponentSettings
-from polyclinic.components.objectives.prototypes import PrototypeComponent
 from polyclinic.components.registry import component
 from polyclinic.components.step import Step
-from polyclinic.errors import PolyclinicError
+from polyclinic.components.toolbox.prototypes.bank import (
+    Contrast,
+    Prototypes,
+    cosines,
+    mean_distances,
+    mean_over_classes,
+)
+from polyclinic.components.toolbox.prototypes.bank import prototype_contrast as contrast
+from polyclinic.components.toolbox.prototypes.base import PrototypeComponent
+from polyclinic.components.toolbox.prototypes.pyramid import ContextRule, Fusion, PyramidView
+from polyclinic.components.toolbox.prototypes.views import View
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.prototypes.bank import Contrast, Prototypes, cosines, mean_distances, mean_over_classes
-from polyclinic.prototypes.bank import prototype_contrast as contrast
-from polyclinic.prototypes.pyramid import ContextRule, Fusion, PyramidView
-from polyclinic.prototypes.views import View
 
 _STREAMS = ("encoder", "decoder")
 

@@ -33,10 +33,10 @@ from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
-from polyclinic.federation.messages import Tensors
+from polyclinic.components.toolbox.unlabelled.masked_losses import sharpen
+from polyclinic.components.toolbox.unlabelled.teachers import SlowTeacher, StaticTeacher, sees_whole_images
+from polyclinic.exchange.messages import Tensors
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.semi.losses import sharpen
-from polyclinic.semi.teachers import SlowTeacher, StaticTeacher, sees_whole_images
 
 
 def resemblance(trained: Tensor, teacher: Tensor) -> Tensor:

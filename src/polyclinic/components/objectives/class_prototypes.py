@@ -19,13 +19,13 @@ from pydantic import Field
 from torch import Tensor
 
 from polyclinic.components.base import ComponentSettings
-from polyclinic.components.objectives.prototypes import PrototypeComponent
 from polyclinic.components.registry import component
 from polyclinic.components.step import Step
+from polyclinic.components.toolbox.prototypes.bank import Prototypes, mean_distances
+from polyclinic.components.toolbox.prototypes.base import PrototypeComponent
+from polyclinic.components.toolbox.prototypes.taps import feature_map, feature_width
+from polyclinic.components.toolbox.prototypes.views import MapView, View
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.prototypes.bank import Prototypes, mean_distances
-from polyclinic.prototypes.taps import feature_map, feature_width
-from polyclinic.prototypes.views import MapView, View
 
 
 @component

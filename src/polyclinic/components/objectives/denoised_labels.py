@@ -32,9 +32,9 @@ from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
+from polyclinic.components.toolbox.unlabelled.masked_losses import masked_loss
+from polyclinic.components.toolbox.unlabelled.teachers import drop_channels, sees_whole_images
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.semi.losses import masked_loss
-from polyclinic.semi.teachers import drop_channels, sees_whole_images
 
 _OUT = 255  # in a map of labels: this pixel is not used
 

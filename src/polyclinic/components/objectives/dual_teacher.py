@@ -34,9 +34,9 @@ from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
+from polyclinic.components.toolbox.unlabelled.masked_losses import entropy, masked_loss, quantile
+from polyclinic.components.toolbox.unlabelled.teachers import StaticTeacher, follow, probabilities
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.semi.losses import entropy, masked_loss, quantile
-from polyclinic.semi.teachers import StaticTeacher, follow, probabilities
 
 
 @component

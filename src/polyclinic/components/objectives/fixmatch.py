@@ -24,9 +24,9 @@ from torch import Tensor
 from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.step import Step
+from polyclinic.components.toolbox.unlabelled.masked_losses import masked_loss
+from polyclinic.components.toolbox.unlabelled.teachers import probabilities
 from polyclinic.networks.base import without_statistics
-from polyclinic.semi.losses import masked_loss
-from polyclinic.semi.teachers import probabilities
 
 
 @component

@@ -20,16 +20,17 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from polyclinic.components.base import Component, ComponentSettings, Shared
+from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
-from polyclinic.federation.messages import Tensors
+from polyclinic.components.toolbox.prototypes.bank import Prototypes, cosines, prototype_contrast
+from polyclinic.components.toolbox.prototypes.finch import Partition, cluster_by_class
+from polyclinic.components.toolbox.prototypes.taps import feature_map, feature_width, map_of
+from polyclinic.components.toolbox.prototypes.views import MapView
+from polyclinic.exchange.declarations import Shared
+from polyclinic.exchange.messages import Tensors
 from polyclinic.networks.base import Features, SegmentationNetwork
-from polyclinic.prototypes.bank import Prototypes, cosines, prototype_contrast
-from polyclinic.prototypes.finch import Partition, cluster_by_class
-from polyclinic.prototypes.taps import feature_map, feature_width, map_of
-from polyclinic.prototypes.views import MapView
 
 LOWEST_COSINE = 1e-6
 

@@ -29,9 +29,9 @@ from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
-from polyclinic.federation.messages import Tensors
-from polyclinic.semi.losses import sharpen
-from polyclinic.semi.teachers import SlowTeacher, probabilities
+from polyclinic.components.toolbox.unlabelled.masked_losses import sharpen
+from polyclinic.components.toolbox.unlabelled.teachers import SlowTeacher, probabilities
+from polyclinic.exchange.messages import Tensors
 
 
 @component

@@ -30,7 +30,7 @@ from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
-from polyclinic.federation.messages import Tensors
+from polyclinic.exchange.messages import Tensors
 from polyclinic.networks.base import SegmentationNetwork
 
 _NAME = "model_contrast"

@@ -27,8 +27,8 @@ from torch import Tensor
 from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.step import Step
+from polyclinic.components.toolbox.unlabelled.teachers import drop_channels
 from polyclinic.networks.base import without_statistics
-from polyclinic.semi.teachers import drop_channels
 
 
 @component

@@ -23,16 +23,17 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from polyclinic.components.base import Component, ComponentSettings, Shared
+from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
-from polyclinic.federation.messages import Tensors
+from polyclinic.components.toolbox.prototypes.bank import Prototypes, cosines, prototype_contrast
+from polyclinic.components.toolbox.prototypes.grids import resize_labels
+from polyclinic.components.toolbox.prototypes.taps import feature_map, feature_width
+from polyclinic.core.seeds import owner_number
+from polyclinic.exchange.declarations import Shared
+from polyclinic.exchange.messages import Tensors
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.prototypes.bank import Prototypes, cosines, prototype_contrast
-from polyclinic.prototypes.grids import resize_labels
-from polyclinic.prototypes.taps import feature_map, feature_width
-from polyclinic.seeds import owner_number
 
 # Without a matrix product the distance of equal rows is exactly 0.
 _distances = partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")

@@ -15,10 +15,10 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import cache_folder
+from polyclinic.core.seeds import seed_for
 from polyclinic.data.phantoms.catalogue import DEMOS, Demo, find_demo
-from polyclinic.errors import PolyclinicError
-from polyclinic.files import cache_folder
-from polyclinic.seeds import seed_for
 
 __all__ = ["DEMOS", "VERSION", "Demo", "demo_folder", "find_demo", "write_demo"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.data.phantoms import bladder, cardiac, nuclei, pathology, prostate, spine, tumour
 from polyclinic.data.phantoms.drawing import Drawing
-from polyclinic.errors import PolyclinicError, suggestion
 
 
 @dataclass(frozen=True)

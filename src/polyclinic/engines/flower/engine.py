@@ -17,13 +17,11 @@ from flwr.app import RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from polyclinic.engines.flower.blobs import decode, encode
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.engines.flower.nodes import Node, Nodes
-from polyclinic.engines.flower.request import Request
-from polyclinic.engines.flower.wire import from_records, to_records
-from polyclinic.errors import PolyclinicError
-from polyclinic.federation.checks import one_line, problem_with_scores
-from polyclinic.federation.messages import (
+from polyclinic.engines.flower.records import from_records, to_records
+from polyclinic.exchange.checks import one_line, problem_with_scores
+from polyclinic.exchange.messages import (
     Broadcast,
     Description,
     Evaluation,
@@ -33,6 +31,8 @@ from polyclinic.federation.messages import (
     Update,
     from_tensors,
 )
+from polyclinic.exchange.request import Request
+from polyclinic.exchange.serialization import decode, encode
 from polyclinic.federation.observer import Observer
 
 _Answer = TypeVar("_Answer", bound=Message)

@@ -1,0 +1,1 @@
+"""Helpers that several components share; no published idea of its own."""

@@ -1,0 +1,1 @@
+"""The coordinator: SuperLink, accepted sites, the process that serves a run."""

@@ -1,0 +1,126 @@
+"""The server's process: from a plan to a run folder, over a grid, without a single image at hand."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message as FlowerMessage
+from flwr.serverapp import Grid
+
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import write_json, write_text
+from polyclinic.deploy.coordinator.event_relay import Relay
+from polyclinic.deploy.coordinator.launch import Launch, LaunchFiles
+from polyclinic.engines.flower.engine import FlowerEngine
+from polyclinic.engines.flower.nodes import Nodes
+from polyclinic.engines.flower.records import from_records, to_records
+from polyclinic.exchange.request import Request
+from polyclinic.federation.observer import Observer, Observers, when
+from polyclinic.recipe import Recipe
+from polyclinic.recipe.files import make_recipe, parse_recipe
+from polyclinic.runs.folder import RunFolder
+from polyclinic.runs.live import Live
+from polyclinic.runs.recorder import Recorder
+from polyclinic.runs.remote import RemoteExecution, refuse_impossible
+from polyclinic.runs.tracking import trackers_for
+
+_MB = 2**20
+
+
+def serve(grid: Grid, config: Mapping[str, Any]) -> None:
+    """Serve a run to its end; how it ended is written beside it."""
+    folder = RunFolder(Path(str(config.get("run") or config.get("out") or "runs/flower")).expanduser())
+    files = LaunchFiles(folder.path)
+    files.folder.mkdir(parents=True, exist_ok=True)
+    write_text(files.pid, str(os.getpid()))
+    try:
+        plan = Launch.load(folder.path) if config.get("run") else Launch.from_config(config, folder.path)
+        # A server that was killed a moment ago may still be on its way out.
+        with folder.locked(patience=60):
+            summary = _serve(grid, plan, folder, files)
+        write_json(files.outcome, {"finished": True, "average": summary["average"]})
+    except PolyclinicError as error:
+        write_json(files.outcome, {"finished": False, "error": str(error)})
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(2) from error
+    except Exception as error:
+        folder.log(traceback.format_exc())
+        write_json(files.outcome, {"finished": False, "error": f"{type(error).__name__}: {error}", "bug": True})
+        raise
+
+
+def _serve(grid: Grid, plan: Launch, folder: RunFolder, files: LaunchFiles) -> dict[str, Any]:
+    recipe = make_recipe(parse_recipe(plan.recipe, "the run's recipe"), "the run's recipe")
+    refuse_impossible(recipe)
+    live = Live(folder, recipe.method, plan.federation, recipe.engine.name)
+    observer: Observer = Observers(
+        [Recorder(folder), live, Log(files.log), Relay(files.relay), *trackers_for(recipe, folder)]
+    )
+    ask = None if plan.named else lambda number: _name_of(grid, number, plan)
+    nodes = Nodes(grid, plan.sites, ask)
+
+    def engine_for(part: str, shipped: Recipe, text: str) -> FlowerEngine:
+        limit = int(shipped.engine.max_message_mb * _MB)
+        return FlowerEngine(
+            grid, nodes, plan.run, part, text, limit, shipped.engine.deadline, shipped.engine.grace, observer
+        )
+
+    with live:
+        summary = RemoteExecution(recipe, plan.sites, plan.federation, folder, engine_for, observer, plan.resume).run()
+        observer.on_result(summary)
+    return summary
+
+
+def _name_of(grid: Grid, number: int, plan: Launch) -> str | None:
+    """Ask a node without a key which site it is; anybody could answer anything, so this is not the default."""
+    _, about = Request("describe", plan.run, "all", plan.recipe).to_tensors()
+    for reply in grid.send_and_receive([FlowerMessage(to_records({}, about), number, "query", ttl=120)], timeout=120):
+        if not reply.has_error():
+            with suppress(PolyclinicError):
+                return str(from_records(reply.content, _MB)[1].get("site"))
+    return None
+
+
+class Log(Observer):
+    """``server.log``: one readable line for everything that a coordinator wants to know later."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("a", encoding="utf-8")
+        self.rounds = 0
+
+    def _say(self, text: str) -> None:
+        self.file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+        self.file.flush()
+
+    def on_start(self, part: str, sites: Any, rounds: int, done: int) -> None:
+        """The sites of a part."""
+        self.rounds = rounds
+        self._say(f"[{part}] {len(sites)} sites ({', '.join(sites)}), {done} of {rounds} rounds done")
+
+    def on_refusal(self, round_number: int, site: str, reason: str, details: str) -> None:  # noqa: ARG002
+        """Who gave nothing, and why."""
+        self._say(f"{when(round_number)}: {site} {reason}")
+
+    def on_round(self, event: dict[str, Any]) -> None:
+        """A round in a line."""
+        dice = event["validation"]["dice"]
+        shown = f", validation Dice {dice:.4f}" if dice is not None else ""
+        seconds = event["seconds"]["training"] + event["seconds"]["validation"]
+        came = f"{len(event['samples'])} of {len(event['sites'])} sites"
+        self._say(f"round {event['round'] + 1}/{self.rounds}: {came}{shown}, {seconds:.1f} s")
+
+    def on_message(self, text: str) -> None:
+        """Something worth a line."""
+        self._say(text)
+
+    def on_result(self, summary: dict[str, Any]) -> None:
+        """The end."""
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in summary["average"].items() if value is not None)
+        self._say(f"finished: average over sites: {shown}")

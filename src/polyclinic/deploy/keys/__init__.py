@@ -1,0 +1,1 @@
+"""Who the server is and who may join: certificates and key pairs."""

@@ -1,0 +1,68 @@
+"""What runs at a site is the polyclinic that the hospital installed, never code that came with a run.
+
+Flower sends every run as a bundle of files and would import them. Here a bundle may hold one file, ``pyproject.toml``,
+that names polyclinic's own app; anything else is refused, and the app is taken from the installed package in any case.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+CLIENT = "polyclinic.deploy.site.client_app:app"
+SERVER = "polyclinic.deploy.coordinator.server_app:app"
+_ALLOWED = frozenset({"pyproject.toml", ".info/CONTENT"})
+
+
+def refusal_of_bundle(bundle: bytes) -> str | None:
+    """Why a Flower app bundle may not run here, or ``None``."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
+            extra = sorted(set(archive.namelist()) - _ALLOWED)
+            if extra:
+                return f"the run brings files of its own ({', '.join(extra[:3])}); this machine runs polyclinic only"
+            table = tomllib.loads(archive.read("pyproject.toml").decode())
+            named = table["tool"]["flwr"]["app"]["components"]
+    except Exception as error:  # whatever zipfile finds wrong with bytes from elsewhere: they do not run here
+        return f"the run's bundle cannot be read ({type(error).__name__})"
+    if named != {"serverapp": SERVER, "clientapp": CLIENT}:
+        return "the run names another app than polyclinic's; this machine runs polyclinic only"
+    return None
+
+
+def clientapp() -> None:
+    """``flwr-clientapp`` with both doors shut: bundles are looked at and not installed, the app is our own."""
+    from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
+    from flwr.supernode.runtime import run_clientapp as module
+
+    def look_at(bundle: bytes, **_: Any) -> None:
+        reason = refusal_of_bundle(bundle)
+        if reason is not None:
+            raise PermissionError(reason)
+
+    def own_app(*_: Any, **__: Any) -> Any:
+        from polyclinic.deploy.site.client_app import app
+
+        return lambda *_: app
+
+    for name, ours in (("install_from_fab", look_at), ("get_load_client_app_fn", own_app)):
+        if not hasattr(module, name):
+            sys.exit("This version of Flower cannot be guarded; install the version that polyclinic pins.")
+        setattr(module, name, ours)
+    flwr_clientapp()
+
+
+def write_guard(folder: Path) -> Path:
+    """A folder for the front of PATH, in which the SuperNode finds this guard under Flower's name for it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    script = folder / "flwr-clientapp"
+    script.write_text(
+        f"#!{sys.executable}\nfrom polyclinic.deploy.site.bundle_guard import clientapp\n\nclientapp()\n",
+        encoding="utf-8",
+    )
+    script.chmod(0o755)
+    return folder

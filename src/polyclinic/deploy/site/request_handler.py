@@ -1,0 +1,274 @@
+"""The desk of a site: a request comes in, the policy is asked, the site works, the audit log is written, it answers."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import write_private, write_text
+from polyclinic.core.version import installed_versions
+from polyclinic.data.description import read_description
+from polyclinic.data.federation import Federation, Item, item_header
+from polyclinic.data.formats import stem_of
+from polyclinic.data.imageset import ImageSet
+from polyclinic.data.sitedata import SiteData
+from polyclinic.deploy.site.admission import (
+    RefusedError,
+    refusal,
+    refuse,
+    releases,
+    require_model,
+    require_task,
+    task_of,
+    too_few,
+)
+from polyclinic.deploy.site.settings import SiteSettings
+from polyclinic.evaluation.protocols import ProtocolPart, site_part
+from polyclinic.exchange.audit import AuditLog
+from polyclinic.exchange.messages import (
+    Description,
+    Evaluation,
+    Failure,
+    Message,
+    Update,
+    to_tensors,
+)
+from polyclinic.exchange.request import Request
+from polyclinic.exchange.serialization import decode, encode
+from polyclinic.exchange.tensor_names import Blobs
+from polyclinic.federation.policy import (
+    Policy,
+    limited,
+    load_policy,
+    refusal_of_bytes,
+    refusal_of_plugins,
+    refusal_of_privacy,
+)
+from polyclinic.federation.site import Site
+from polyclinic.federation.store import SiteStore
+from polyclinic.federation.workspace import Workspace, build_workspace
+from polyclinic.methods.expression import parse_method
+from polyclinic.methods.registry import load_plugins
+from polyclinic.recipe import Recipe
+from polyclinic.recipe.files import make_recipe, parse_recipe
+from polyclinic.runs.plan import open_for, prepare_items, require_training_data, site_data
+from polyclinic.runs.testing import require_spacing
+
+_CHANNEL = re.compile(r"_\d{4}$")  # of a file's name, after the name of its image
+_TELLING = 3  # letters from which a name can say whose image it is
+
+
+@dataclass
+class _Open:
+    """A recipe that the site works on, with everything that is worth keeping between messages."""
+
+    text: str
+    recipe: Recipe
+    federation: Federation
+    workspace: Workspace
+    images: dict[tuple[Item, ...], ImageSet] = field(default_factory=dict)
+    data: dict[str, SiteData] = field(default_factory=dict)
+
+
+class RequestHandler:
+    """Answers requests one after another; keeps the recipe's network and images in memory between them."""
+
+    def __init__(self, settings: SiteSettings, log: Callable[[str], None] = lambda _: None) -> None:
+        self.settings, self.log = settings, log
+        self.home = Path(settings.home)
+        self.audit = AuditLog(self.home / "audit.jsonl")
+        self._open: _Open | None = None
+        self.broken = False
+
+    def serve(self, blobs: Mapping[str, bytes], about: Any) -> tuple[Blobs, dict[str, Any]]:
+        """The answer to whatever came, as it travels; what is no request gets a failure, and that is written down."""
+        try:
+            reply = self.answer(Request.from_tensors(decode(blobs), about))
+        except PolyclinicError as error:
+            self.log(str(error))
+            reply = self._recorded("", "", Failure(self.settings.name, -1, str(error)))
+        tensors, plain = to_tensors(reply)
+        return encode(tensors), plain
+
+    def answer(self, request: Request) -> Message:
+        """The reply to a request. What goes wrong at a site is an answer too, in one sentence."""
+        number, name = request.broadcast.round, self.settings.name
+        try:
+            reply = self._work(request)
+        except RefusedError as reason:
+            reply = Failure(name, number, f"refused: {reason}")
+        except PolyclinicError as error:
+            reply = Failure(name, number, self._outward(str(error)))
+        except Exception as error:
+            # The traceback names files of the hospital: it stays in the hospital's log.
+            self.log(traceback.format_exc())
+            # A graphics card that has failed once fails everything that this process asks of it afterwards.
+            self.broken = isinstance(error, RuntimeError) and "CUDA" in str(error)
+            said = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            reply = Failure(name, number, self._outward(said))
+        self._tell(request, reply)
+        return self._recorded(request.run, request.part, reply)
+
+    def _outward(self, text: str) -> str:
+        """What goes wrong in words for the server: those that name a file of the hospital stay in its log."""
+        settings = self.settings
+        paths = list(filter(None, (settings.policy, settings.home, settings.data, settings.encoder)))
+        own = next((path for path in paths if path in text or str(Path(path).resolve()) in text), None)
+        if own is None and not self._names_an_image(text):
+            return text
+        self.log(text)
+        what = "policy" if own is not None and own == settings.policy else "files"
+        return f"something is wrong with the site's {what}, so nothing leaves; its log says what"
+
+    def _names_an_image(self, text: str) -> bool:
+        """Whether a sentence holds the name of an image, which is often that of a patient, without its folder."""
+        files = [path for path in (Path(self.settings.data) / self.settings.name).rglob("*") if path.is_file()]
+        stems = {stem_of(path) for path in files}
+        names = {path.name for path in files} | stems | {_CHANNEL.sub("", stem) for stem in stems}
+        found = (name for name in names if len(name) >= _TELLING and name in text)
+        return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in found)
+
+    def _work(self, request: Request) -> Message:
+        if request.site and request.site != self.settings.name:
+            raise PolyclinicError(
+                f"the coordinator knows this site's key as '{request.site}', and the site calls itself "
+                f"'{self.settings.name}'; start it with --name {request.site}"
+            )
+        policy = load_policy(Path(self.settings.policy) if self.settings.policy else None)
+        opened = self._opened(request.recipe, policy)
+        if request.act == "describe":
+            return self._describe(opened, policy, request)
+        refuse(refusal(opened.workspace, policy))
+        require_task(opened.federation, request.task)
+        require_model(opened.workspace, request.broadcast)
+        run = self.home / "runs" / request.run
+        self._require_same_split(opened, request.part, run / request.part / "split.mark")
+        data = self._data(opened, request.part)
+        site = Site(data, SiteStore(run / request.part))
+        if request.act == "evaluate":
+            require_spacing(data, opened.recipe)
+            scores = site.evaluate(opened.workspace, request.broadcast, request.split, request.detailed)
+            cases = {data.images.samples[int(index)].case for index in data.labelled_indices(request.split)}
+            return limited(policy, scores, len(cases))
+        require_training_data(data, opened.workspace)
+        refuse(too_few(opened.workspace, data, policy))
+        refuse(refusal_of_privacy(policy, opened.workspace.components, max(1, releases(run))))
+        update = site.train(opened.workspace, request.broadcast)
+        # A round that is repeated gives what has left before and spends nothing: the ledger knows only now.
+        refuse(refusal_of_privacy(policy, opened.workspace.components, releases(run)))
+        refuse(refusal_of_bytes(policy, update.bytes))
+        return update
+
+    def _opened(self, text: str, policy: Policy) -> _Open:
+        """The recipe of a request with this site's own folder, device and encoder; built once."""
+        if self._open is None or self._open.text != text:
+            self._open = None  # the memory of the last one is free before the next one fills it
+            recipe = make_recipe(self._at_home(parse_recipe(text, "the server's recipe")), "the server's recipe")
+            refuse(refusal_of_plugins(policy, recipe.plugins))
+            load_plugins(recipe.plugins)
+            parse_method(recipe.method)
+            federation, resolved = open_for(recipe)
+            # Units were settled for all sites together, whatever the files of this one know.
+            resolved = resolved.model_copy(update={"evaluation": recipe.evaluation})
+            self._open = _Open(text, resolved, federation, build_workspace(resolved, federation.task))
+        return self._open
+
+    def _at_home(self, table: dict[str, Any]) -> dict[str, Any]:
+        """What the hospital decides, not the server: where data lies, on which device, where an encoder's file is."""
+        settings = self.settings
+        for key in ("data", "network", "engine"):
+            if not isinstance(table.get(key, {}), dict):
+                raise PolyclinicError(f"the server's recipe: {key} = {table[key]!r} is not possible: it is a table.")
+        data = {k: v for k, v in table.get("data", {}).items() if k != "cache"}
+        if read_description(Path(settings.data) / "federation.toml").case_pattern is not None:
+            data.pop("case_pattern", None)  # how cases are named is the hospital's to say, where it says so
+        data |= {"sites": [settings.name], "cache": str(self.home / "cache")}
+        network = {k: v for k, v in table.get("network", {}).items() if k != "weights"}
+        if "weights" in table.get("network", {}):
+            network["weights"] = "random" if table["network"]["weights"] == "random" else settings.encoder
+            if network["weights"] is None:
+                raise PolyclinicError(
+                    "the recipe needs the file of a pretrained encoder, and the site gave none; start the site with "
+                    "--encoder FILE."
+                )
+        engine = {**table.get("engine", {}), "device": settings.device or "auto"}
+        return {
+            **table,
+            "federation": settings.data,
+            "data": data,
+            "network": network,
+            "engine": engine,
+            "tracking": {},
+        }
+
+    def _data(self, opened: _Open, part_name: str) -> SiteData:
+        """The site's prepared images for a part of the protocol; those of the last part serve again where they fit."""
+        if part_name not in opened.data:
+            part = self._part(opened, part_name)
+            items = part.items(opened.federation, self.settings.name)
+            if items not in opened.images:
+                self.log(f"reading {len(items)} images")
+                opened.images = {items: prepare_items(opened.federation, opened.recipe, items)}
+            opened.data = {part_name: site_data(self.settings.name, opened.images[items], part)}
+        return opened.data[part_name]
+
+    def _part(self, opened: _Open, name: str) -> ProtocolPart:
+        return site_part(opened.federation, opened.recipe, self.settings.name, name, opened.workspace.method.all_labels)
+
+    def _describe(self, opened: _Open, policy: Policy, request: Request) -> Description:
+        federation, part = opened.federation, self._part(opened, request.part)
+        items = federation.sites[self.settings.name]
+        counts = {s: len(part.split.items(federation, self.settings.name, s)) for s in ("train", "val", "test")}
+        header = item_header(items[0])
+        spaced = header.affine is not None or federation.task.nominal_spacing(len(header.shape)) is not None
+        return Description(
+            self.settings.name, request.broadcast.round, task_of(federation), counts, spaced,
+            self._mark(part.split.to_csv()), installed_versions(),
+            refusal=refusal(opened.workspace, policy) or "",
+        )  # fmt: skip
+
+    def _require_same_split(self, opened: _Open, part: str, file: Path) -> None:
+        """Images that trained must not be tested later in the same run, so neither files nor cases may change in it."""
+        mark = self._mark(self._part(opened, part).split.to_csv())
+        if not file.exists():
+            write_text(file, mark)
+        elif file.read_text(encoding="utf-8") != mark:
+            raise PolyclinicError(
+                "the site's images, cases or labels have changed since this run began; restore them, or start a new run"
+            )
+
+    def _mark(self, text: str) -> str:
+        """A mark by which the server sees that a split stays the same; without the secret nobody can guess at names."""
+        secret = self.home / "mark.secret"
+        if not secret.exists():
+            write_private(secret, secrets.token_bytes(32))
+        return hmac.new(secret.read_bytes(), text.encode(), "sha256").hexdigest()
+
+    def _recorded(self, run: str, part: str, reply: Message) -> Message:
+        """Write the audit log first; what cannot be written down does not leave."""
+        try:
+            self.audit.add(run, part, *to_tensors(reply))
+        except PolyclinicError as error:
+            self.log(str(error))
+            return Failure(self.settings.name, reply.round, "the site's audit log cannot be written")
+        return reply
+
+    def _tell(self, request: Request, reply: Message) -> None:
+        number = request.broadcast.round + 1
+        if isinstance(reply, Failure):
+            self.log(f"round {number}: {reply.reason}" if number else f"{request.act}: {reply.reason}")
+        elif isinstance(reply, Update):
+            self.log(f"round {number}: trained in {reply.seconds:.1f} s, {reply.bytes / 1e6:.2f} MB leave")
+        elif isinstance(reply, Evaluation):
+            held = f" ({reply.note})" if reply.note else ""
+            self.log(f"round {number}: {request.split} scored on {reply.images} images{held}")
+        elif isinstance(reply, Description):
+            said = f"will not take part: {reply.refusal}" if reply.refusal else "takes part"
+            self.log(f"run {request.run}: {said}")

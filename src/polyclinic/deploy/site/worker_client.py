@@ -1,0 +1,143 @@
+"""Finding a site's worker: by its home folder, starting it where nobody has; in a simulation it is this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from functools import cache
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import write_json
+from polyclinic.deploy.site.worker_socket import Address, receive, send
+
+if TYPE_CHECKING:
+    from flwr.app import Context
+
+    from polyclinic.exchange.tensor_names import Blobs
+
+HOME = "POLYCLINIC_SITE_HOME"
+SETTINGS_FILE = "site.json"
+_PATIENCE = 120.0
+_TIMES = 2
+
+
+def forward_request(blobs: Blobs, about: dict[str, Any], context: Context) -> tuple[Blobs, dict[str, Any]]:
+    """Hand a request to the site that this process speaks for, and wait for the answer."""
+    if "partition-id" in context.node_config and "site" not in context.node_config:
+        return _in_this_process(blobs, about, context)
+    home = _home(context)
+    for _ in range(_TIMES):
+        with _connection(home) as connection, suppress(EOFError, ConnectionError):
+            send(connection, blobs, about)
+            return receive(connection)
+        time.sleep(1)  # the worker has just ended; whoever looks after it starts it again
+    raise PolyclinicError(f"the site's worker ended {_TIMES} times while it was at work; see the site's log")
+
+
+def _home(context: Context) -> Path:
+    """The folder of a site that ``polyclinic site`` runs, or of one that a SuperNode's own --node-config describes."""
+    if HOME in os.environ:
+        return Path(os.environ[HOME])
+    config = context.node_config
+    for key in ("site", "data"):
+        if not isinstance(config.get(key), str):
+            raise PolyclinicError(
+                f"--node-config has no {key}; start the SuperNode with "
+                '--node-config \'site="NAME" data="FOLDER"\', or use polyclinic site.'
+            )
+    home = Path(str(config.get("home") or default_home(str(config["site"])))).expanduser().resolve()
+    settings = {"name": config["site"], "data": config["data"], "home": str(home)}
+    optional = {key: config[key] for key in ("policy", "device", "encoder") if key in config}
+    home.mkdir(parents=True, exist_ok=True)
+    write_json(home / SETTINGS_FILE, settings | optional)
+    return home
+
+
+def own_name() -> str:
+    """The name of the site that this process speaks for, as ``polyclinic site`` wrote it down; else nothing."""
+    try:
+        return str(json.loads((Path(os.environ[HOME]) / SETTINGS_FILE).read_text(encoding="utf-8"))["name"])
+    except (KeyError, OSError, ValueError):
+        return ""
+
+
+def default_home(site: str) -> Path:
+    """Where a site keeps its memory, audit log and worker: ``$XDG_STATE_HOME/polyclinic/NAME``."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "polyclinic" / site
+
+
+def start_worker(home: Path, owner: int, log: Any = None) -> subprocess.Popen[bytes]:
+    """Start the worker of a site; it ends with the process ``owner``."""
+    command = [
+        sys.executable,
+        "-m",
+        "polyclinic.deploy.site.worker",
+        str(home / SETTINGS_FILE),
+        "--owner",
+        str(owner),
+    ]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log or None)
+
+
+def _connection(home: Path) -> Connection:
+    """Call the worker. Under ``polyclinic site`` it is started (again) by the site, else here, for the SuperNode."""
+    address, ends, started = Address(home), time.monotonic() + _PATIENCE, HOME in os.environ
+    while True:
+        try:
+            return address.connect()
+        except (OSError, AuthenticationError) as error:
+            if time.monotonic() > ends:
+                # The server is told this, and not where the site's folder is.
+                raise PolyclinicError(
+                    f"the site's worker does not answer ({type(error).__name__}); see the site's log"
+                ) from error
+        if not started:
+            with (home / "worker.log").open("ab") as log:
+                start_worker(home, os.getppid(), log)
+            started = True
+        time.sleep(0.2)
+
+
+def _in_this_process(blobs: Blobs, about: dict[str, Any], context: Context) -> tuple[Blobs, dict[str, Any]]:
+    """Flower's simulation: its actors stay alive, so that the site itself can live in one."""
+    config = {key: str(value) for key, value in context.run_config.items()}
+    sites, number = site_names(config.get("sites")), int(context.node_config["partition-id"])
+    if not config.get("data") or number >= len(sites):
+        raise PolyclinicError(
+            f"a simulation needs the federation's folder (data) and a name for each of its nodes (sites); got "
+            f"{len(sites)} names for node {number + 1}"
+        )
+    homes = Path(config.get("homes") or Path(config.get("out", "")) / "sites").resolve()
+    home, device, encoder = str(homes / sites[number]), config.get("device"), config.get("encoder")
+    answer: tuple[Blobs, dict[str, Any]] = _desk(sites[number], config["data"], home, device, encoder).serve(
+        blobs, about
+    )
+    return answer
+
+
+def site_names(given: Any) -> list[str]:
+    """Names such as ``north,south``, or as a JSON list, from a run's configuration, in order."""
+    text = str(given or "")
+    try:
+        names = json.loads(text) if text.startswith("[") else text.split(",")
+    except ValueError:
+        raise PolyclinicError(f"sites = '{text}': expected names such as 'north,south'.") from None
+    return sorted(name.strip() for name in names if str(name).strip())
+
+
+@cache
+def _desk(name: str, data: str, home: str, device: str | None, encoder: str | None) -> Any:
+    from polyclinic.deploy.site.request_handler import RequestHandler
+    from polyclinic.deploy.site.settings import SiteSettings
+
+    policy = Path(home).parent / "policy.toml"
+    return RequestHandler(SiteSettings(name, data, home, str(policy) if policy.exists() else None, device, encoder))

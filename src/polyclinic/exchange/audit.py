@@ -1,0 +1,135 @@
+"""The site's audit log: a line for every message that left, written before it leaves.
+
+Each line holds the SHA-256 of the line before it, so that a line cannot be changed or taken out without a trace.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from torch import Tensor
+
+from polyclinic.core.errors import PolyclinicError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_START = "0" * 64
+
+
+class AuditLog:
+    """``audit.jsonl``: what left, when, for which run and round, with shapes, bytes and SHA-256 of every tensor."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._size = -1  # of the file when ``_last`` was its end: a worker that is on its way out may still add to it
+        self._last = _START
+
+    def add(self, run: str, part: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> dict[str, Any]:
+        """Append what is about to leave; raises if it cannot be written, and then nothing may leave."""
+        listed = [_line_of(name, tensor) for name, tensor in tensors.items()]
+        plain = json.dumps(about, sort_keys=True)
+        entry: dict[str, Any] = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "run": run,
+            "part": part,
+            "round": about.get("round"),
+            "kind": about.get("kind"),
+            "bytes": sum(one["bytes"] for one in listed) + len(plain.encode()),
+            "tensors": listed,
+            "plain": dict(about),
+        }
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a+b", buffering=0) as file:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                self._append(file, entry)
+        except OSError as error:
+            raise PolyclinicError(
+                f"{self.path}: cannot be written ({error.strerror or error}), so nothing leaves; free some space."
+            ) from error
+        return entry
+
+    def _append(self, file: IO[bytes], entry: dict[str, Any]) -> None:
+        size = file.seek(0, os.SEEK_END)
+        if size != self._size:
+            size, self._last = _end_of(file)
+        entry["before"] = self._last
+        line = json.dumps(entry).encode()
+        try:
+            if file.write(line + b"\n") != len(line) + 1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):
+                file.truncate(size)  # what did not leave is not listed, and the next line follows the one before
+            raise
+        self._size, self._last = size + len(line) + 1, _hash(line)
+
+
+def read_audit(path: Path) -> Iterator[dict[str, Any]]:
+    """The entries of an audit log; raises where a line was changed, inserted or taken out."""
+    before = _START
+    for number, line in enumerate(_lines(path), start=1):
+        try:
+            entry = json.loads(line)
+            linked = entry["before"] == before
+        except (ValueError, KeyError, TypeError):
+            raise PolyclinicError(f"{path}: line {number} is damaged; keep the file and find out why.") from None
+        if not linked:
+            raise PolyclinicError(
+                f"{path}: line {number} does not follow the line before it, so a line was changed, added or removed; "
+                "keep the file and find out why."
+            )
+        before = _hash(line)
+        yield entry
+
+
+def end_of_chain(path: Path) -> str:
+    """SHA-256 of the last line, which no later line protects yet."""
+    lines = _lines(path)
+    return _hash(lines[-1]) if lines else _START
+
+
+def _line_of(name: str, tensor: Tensor) -> dict[str, Any]:
+    array = tensor.detach().cpu().contiguous().numpy()
+    return {
+        "name": name,
+        "shape": list(array.shape),
+        "dtype": str(array.dtype),
+        "bytes": array.nbytes,
+        "sha256": hashlib.sha256(array.tobytes()).hexdigest(),
+    }
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Whole lines: what a kill cut short was never sent."""
+    try:
+        return path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise PolyclinicError(f"{path}: cannot be read ({error.strerror or error}); give an audit.jsonl.") from error
+
+
+def _end_of(file: IO[bytes]) -> tuple[int, str]:
+    """Size of a log and the end of its chain. What a kill cut short was never sent, so half a line is taken off."""
+    file.seek(0)
+    *lines, half = file.read().split(b"\n")
+    size = file.tell() - len(half)
+    if half:
+        file.truncate(size)
+    return size, _hash(lines[-1]) if lines else _START
+
+
+def _hash(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()

@@ -1,0 +1,151 @@
+"""Every update is checked before it touches the global model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite, isnan
+
+import torch
+from torch import Tensor
+
+from polyclinic.core.errors import suggestion
+from polyclinic.exchange.declarations import Shared
+from polyclinic.exchange.messages import Evaluation, Update, tensor_bytes
+
+_ROW = {"site": str, "case": str, "image": str, "class": str, "metric": str, "value": float}
+_STATISTICS = {"mean", "sd", "count"}
+_MOST = 2**31  # of anything that a site counts; more would not fit into the arithmetic of a mean
+_LARGEST = 1e12  # of a metric: the sum over all cases of all sites must stay a number
+_LETTERS = 1000  # of a name in a table
+_SENTENCE = 500  # letters of what a site says
+_TERMS = 100  # of a loss
+
+
+def problem_with(
+    update: Update, expected: Mapping[str, Tensor], declared: Mapping[str, tuple[Shared, ...]], round_number: int
+) -> str | None:
+    """Why an update must be refused, in one sentence, or ``None``.
+
+    ``expected`` are the exchanged global weights, ``declared`` what each component may share.
+    """
+    if update.round != round_number:
+        return f"it answers round {update.round}, not round {round_number}"
+    for count, what in ((update.samples, "samples"), (update.steps, "steps")):
+        if not 0 <= count < _MOST:
+            return f"it counts {count if abs(count) < _MOST else 'too many'} {what}"
+    if len(update.losses) > _TERMS or not all(map(_is_name, update.losses)):
+        return f"it lists {len(update.losses)} terms of its loss, or one whose name no table can hold"
+    return _weights_problem(update.weights, expected) or _shared_problem(update.shared, declared)
+
+
+def problem_with_scores(scores: Evaluation) -> str | None:
+    """Why the scores of a site must be refused, in one sentence, or ``None``."""
+    if not 0 <= scores.images < _MOST:
+        return f"it counts {scores.images if abs(scores.images) < _MOST else 'too many'} images"
+    if scores.dice < 0 or scores.dice > 1 + 1e-6:  # a Dice of NaN is that of no image
+        return f"it has a mean Dice of {scores.dice:g}"
+    for row in scores.rows:
+        if row.keys() != _ROW.keys() or not all(isinstance(row[key], kind) for key, kind in _ROW.items()):
+            return f"a row must have {', '.join(_ROW)}, texts and a number"
+        if row["site"] != scores.site:
+            return f"it has a row of site '{row['site']}'"
+        if not all(_is_name(text) for text in row.values() if isinstance(text, str)):
+            return "a row has a name that is too long for a table, or not one line"
+        if not _is_value(row["value"]):
+            return f"a row has the value {row['value']}"
+    for name, numbers in scores.stats.items():
+        if not _is_name(name) or numbers.keys() != _STATISTICS:
+            return f"the statistics of '{name}' must have {', '.join(sorted(_STATISTICS))}"
+        if not all(map(_is_value, numbers.values())):
+            return f"the statistics of '{name}' hold a value that no mean can take"
+    return None
+
+
+def one_line(text: str) -> str:
+    """What a site says, as one line that a terminal and a record can take: it may have written anything."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * _SENTENCE])
+    return " ".join(plain.split())[:_SENTENCE]
+
+
+def _is_name(text: str) -> bool:
+    """Whether a table can hold a text and give it back."""
+    return len(text) <= _LETTERS and not any(ord(letter) < 32 for letter in text)
+
+
+def _is_value(value: str | float) -> bool:
+    """Whether means over cases and sites can take a value; NaN is one that a policy leaves out."""
+    return isinstance(value, float | int) and (isnan(value) or (isfinite(value) and abs(value) <= _LARGEST))
+
+
+def _weights_problem(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str | None:
+    missing, unknown = expected.keys() - weights.keys(), weights.keys() - expected.keys()
+    if missing:
+        return f"{len(missing)} weights are missing, '{min(missing)}' first"
+    if unknown:
+        first = min(unknown)
+        return f"'{first}' is not a weight of this model{suggestion(first, expected)}"
+    for name, tensor in weights.items():
+        wanted = expected[name]
+        if tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
+            return (
+                f"'{name}' is {tensor.dtype} of shape {tuple(tensor.shape)}, "
+                f"expected {wanted.dtype} of shape {tuple(wanted.shape)}"
+            )
+        if not is_finite(tensor):
+            return f"'{name}' holds NaN or infinite values (the training diverged; try a lower learning rate)"
+    return None
+
+
+def _shared_problem(
+    shared: Mapping[str, Mapping[str, Tensor]], declared: Mapping[str, tuple[Shared, ...]]
+) -> str | None:
+    for component in shared.keys() | declared.keys():
+        wanted = {one.name: one for one in declared.get(component, ())}
+        given = shared.get(component, {})
+        if wanted.keys() != given.keys():
+            odd = min(wanted.keys() ^ given.keys())
+            side = "declares but does not share" if odd in wanted else "shares without declaring"
+            return f"component {component} {side} '{odd}'"
+        for name, tensor in given.items():
+            if not wanted[name].accepts(tensor):
+                return (
+                    f"component {component} shares '{name}' as {tensor.dtype} of shape {tuple(tensor.shape)}, "
+                    f"declared is {wanted[name].dtype} of shape {wanted[name].shape}"
+                )
+            if wanted[name].finite and not is_finite(tensor):
+                return f"component {component} shares NaN or infinite values in '{name}'"
+            rows = wanted[name].at_most
+            if rows is not None and len(tensor) > rows:
+                return f"component {component} shares {len(tensor)} rows in '{name}', at most {rows} are declared"
+            below = wanted[name].below
+            if below is not None and tensor.numel() and not 0 <= int(tensor.min()) <= int(tensor.max()) < below:
+                return f"component {component} shares '{name}' with values outside 0 to {below - 1}"
+        problem = _sizes_problem(component, given, wanted)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _sizes_problem(component: str, given: Mapping[str, Tensor], wanted: Mapping[str, Shared]) -> str | None:
+    """Sizes that are only known at run time must agree wherever they carry one name."""
+    sizes: dict[str, tuple[int, str]] = {}
+    for name, tensor in given.items():
+        for label, size in zip(wanted[name].shape, tensor.shape, strict=True):
+            if isinstance(label, str) and sizes.setdefault(label, (size, name))[0] != size:
+                first, other = sizes[label]
+                return f"component {component} shares {first} {label} in '{other}' and {size} in '{name}'"
+    return None
+
+
+def shared_amount(tensors: Mapping[str, Tensor], declared: tuple[Shared, ...]) -> dict[str, int]:
+    """Bytes of what a component shared and, where rows are prototypes, their number; absent classes are zeros."""
+    amount = {"bytes": tensor_bytes(tensors)}
+    rows = [tensors[one.name] for one in declared if one.prototypes]
+    return amount | {"prototypes": sum(int(row.any(1).sum()) for row in rows)} if rows else amount
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """A sum is finite only if every value is, and takes a tenth of the time; only an overflow needs the long way."""
+    if not tensor.is_floating_point() or bool(torch.isfinite(tensor.sum())):
+        return True
+    return bool(torch.isfinite(tensor).all())

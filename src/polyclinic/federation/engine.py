@@ -1,0 +1,29 @@
+"""What the server asks of an engine. An engine carries messages; it never knows a method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Protocol
+
+from polyclinic.exchange.messages import Broadcast, Evaluation, Failure, Tensors, Update
+
+
+class Engine(Protocol):
+    """Answers come in the order of ``sites``, whatever the order in which sites happen to finish."""
+
+    partial: ClassVar[bool]
+    """Whether a site may be away at the test, which then goes on without it."""
+
+    def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
+        """Let each site train one round."""
+        ...
+
+    def evaluate(
+        self, broadcast: Broadcast, sites: Sequence[str], split: str, detailed: bool
+    ) -> Iterator[Evaluation | Failure]:
+        """Let each site score the model it would use on its own data."""
+        ...
+
+    def model(self, broadcast: Broadcast, site: str) -> Tensors:
+        """A site's whole model, for protocols that test it at another site (one machine only)."""
+        ...

@@ -1,0 +1,100 @@
+"""Scores of the network on a site's own images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyclinic.data.imageset import Sample
+from polyclinic.data.sitedata import SiteData
+from polyclinic.evaluation.metrics import case_metrics, dice_per_image
+from polyclinic.exchange.messages import Evaluation
+
+if TYPE_CHECKING:
+    from polyclinic.federation.workspace import Workspace
+
+
+def score_quickly(workspace: Workspace, data: SiteData, split: str, round_number: int) -> Evaluation:
+    """Mean Dice over the labelled images of a split (foreground classes, then images), for validation."""
+    classes, regions = len(workspace.task.classes), list(workspace.task.judged.values())
+    policy = workspace.recipe.policies.empty_masks
+    values = [
+        dice_per_image(predicted, labels.to(predicted.device), classes, policy, regions).nanmean(dim=1).cpu()
+        for _, predicted, labels in _predictions(workspace, data, split)
+    ]
+    scores = torch.cat(values) if values else torch.empty(0)
+    dice = float(scores.nanmean()) if len(scores) else nan
+    return Evaluation(data.site, round_number, len(scores), dice)
+
+
+def score_cases(workspace: Workspace, data: SiteData, split: str, round_number: int) -> Evaluation:
+    """Every metric of every case and class, for the test. Slices of a volume are stacked by default."""
+    rows: list[dict[str, Any]] = []
+    images = 0
+    for sample, prediction, truth, spacing in _cases(workspace, data, split):
+        images += 1
+        rows += _rows(workspace, sample, prediction, truth, spacing)
+    dice = [row["value"] for row in rows if row["metric"] == "dice" and row["value"] == row["value"]]
+    return Evaluation(data.site, round_number, images, float(np.mean(dice)) if dice else nan, rows)
+
+
+def _predictions(workspace: Workspace, data: SiteData, split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Indices, predicted classes ``(batch, *spatial)`` and labels of each batch of a split's labelled images."""
+    settings = workspace.recipe.evaluation
+    size = settings.batch_size if data.images.uniform else 1
+    indices = data.labelled_indices(split)
+    for part in torch.split(indices, size) if len(indices) else ():
+        images, labels = data.images.batch(part)
+        yield part, workspace.predict(images).argmax(dim=1), labels
+
+
+def _cases(
+    workspace: Workspace, data: SiteData, split: str
+) -> Iterator[tuple[Sample, np.ndarray, np.ndarray, tuple[float, ...] | None]]:
+    """What is scored as one: an image, or the volume that slices came from (stacked along the last axis)."""
+    single = (
+        (data.images.samples[int(index)], predicted[row].cpu().numpy(), labels[row].numpy())
+        for part, predicted, labels in _predictions(workspace, data, split)
+        for row, index in enumerate(part)
+    )
+    per = workspace.recipe.evaluation.per
+    for _, group in groupby(single, key=lambda one: one[0].name):
+        slices = list(group)
+        if slices[0][0].slice_index is None or per == "image":
+            yield from ((sample, p, t, sample.spacing) for sample, p, t in slices)
+            continue
+        first = slices[0][0]
+        spacing = None if first.spacing is None else (*first.spacing, first.slice_spacing or 1.0)
+        yield first, np.stack([p for _, p, _ in slices], -1), np.stack([t for _, _, t in slices], -1), spacing
+
+
+def _rows(
+    workspace: Workspace, sample: Sample, prediction: np.ndarray, truth: np.ndarray, spacing: tuple[float, ...] | None
+) -> list[dict[str, Any]]:
+    settings, policies, judged = workspace.recipe.evaluation, workspace.recipe.policies, workspace.task.judged
+    values = case_metrics(
+        prediction, truth, len(workspace.task.classes), settings.metrics,
+        None if settings.units == "pixel" else spacing, policies.empty_masks, policies.distance_penalty,
+        list(judged.values()),
+    )  # fmt: skip
+    image = sample.name
+    if sample.slice_index is not None and settings.per == "image":
+        image = f"{sample.name}[{sample.slice_index}]"
+    return [
+        {
+            "site": sample.site,
+            "case": sample.case,
+            "image": image,
+            "class": name,
+            "metric": metric,
+            "value": value,
+        }
+        for metric, by_class in values.items()
+        for name, value in zip(judged, by_class, strict=True)
+    ]

@@ -1,0 +1,185 @@
+"""The workspace of a process: one network and one set of installed components, lent to one site after another."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polyclinic.components.base import BuiltMethod, Component, Context
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.machine import prepare_process
+from polyclinic.core.seeds import seed_for
+from polyclinic.data.augmentation import Augmentation, Intensity
+from polyclinic.data.federation import Task
+from polyclinic.evaluation.inference import predict_probabilities
+from polyclinic.exchange.declarations import Shared
+from polyclinic.exchange.messages import Tensors
+from polyclinic.methods.expression import parse_method
+from polyclinic.methods.registry import Method
+from polyclinic.networks import SegmentationNetwork, build_network, load_weights
+from polyclinic.recipe import Recipe
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a recipe; ``auto`` takes a GPU when there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.empty(0, device=name).device
+        float(torch.zeros(1, device=device).sum())  # a device that holds no numbers cannot train
+        return device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise PolyclinicError(
+            f"engine.device = '{name}' cannot be used here ({error}); try 'cpu' or 'auto'."
+        ) from error
+
+
+@dataclass
+class Workspace:
+    """Everything that sites of one process share; nothing of a site stays here between two rounds."""
+
+    recipe: Recipe
+    method: Method
+    task: Task
+    device: torch.device
+    network: SegmentationNetwork
+    components: list[Component]
+    augmentation: Augmentation
+    strong: Intensity
+    initial_kept: Tensors = field(default_factory=dict)
+    initial_exchanged: Tensors = field(default_factory=dict)
+    """The weights that every training starts from, whatever the network was used for before."""
+    exchanged: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
+
+    @property
+    def learns_unlabelled(self) -> bool:
+        """Whether unlabelled images are drawn beside the labelled ones."""
+        return any(component.uses_unlabelled for component in self.components)
+
+    def fresh_components(self, state: Mapping[str, Tensors]) -> list[Component]:
+        """Components for one site and one round. Copies, so that nothing leaks from one site to the next."""
+        fresh = []
+        for template in self.components:
+            component = copy.copy(template)
+            component.state, component.ledger = dict(state.get(component.name, {})), {}
+            fresh.append(component)
+        return fresh
+
+    def load(self, *weights: Mapping[str, Tensor]) -> None:
+        """Fill the network: kept weights at their initial values, then each mapping over what came before."""
+        merged: dict[str, Tensor] = dict(self.initial_kept)
+        for mapping in weights:
+            merged.update(mapping)
+        load_weights(self.network, merged)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Class probabilities ``(batch, class, *spatial)`` of images ``(batch, channel, *spatial)``, by the recipe."""
+        settings, network = self.recipe.evaluation, self.network
+        window = self.recipe.data.patch, settings.overlap, settings.batch_size
+        return predict_probabilities(network, images.to(self.device), *window, multiple=network.multiple)
+
+    def exchanged_weights(self) -> Tensors:
+        """A copy of the weights that travel."""
+        return {n: t.detach().cpu().clone() for n, t in self.network.state_dict().items() if n in self.exchanged}
+
+    def kept_weights(self) -> Tensors:
+        """A copy of the weights that stay at the site."""
+        return {n: t.detach().cpu().clone() for n, t in self.network.state_dict().items() if n in self.kept}
+
+    def declared(self) -> dict[str, tuple[Shared, ...]]:
+        """What each component lets out of a site, by component."""
+        return {c.name: c.leaves(self.network) for c in self.components}
+
+    def warnings(self) -> list[str]:
+        """What makes little sense: each component's settings, and components that do not fit each other."""
+        found = [warning for component in self.components for warning in component.warnings()]
+        if self.recipe.network.name == "pretrained" and self.recipe.data.intensity in ("z-score", "none"):
+            found.append(
+                f"network.name = pretrained expects intensities from 0 to 1, and data.intensity is "
+                f"{self.recipe.data.intensity}; use full-range, zero-one or percentile."
+            )
+        if self.recipe.network.weights == "random":
+            found.append("network.weights = random: the frozen encoder is untrained; give its safetensors file.")
+        declared = self.declared()
+        for component in self.components:
+            served = {name for name in self.network.state_dict() if component.sets(name)}
+            if self.method.pooled:
+                if served or declared[component.name]:
+                    found.append(
+                        f"{component.name}: finds no other site to exchange with, because all images are in one place."
+                    )
+            elif served and served <= self.kept:
+                found.append(
+                    f"{component.name}: what the server sets never reaches a site, because this method exchanges no "
+                    "weights; every site goes on with its own."
+                )
+            elif not self.exchanged and any(one.prototypes for one in declared[component.name]):
+                found.append(
+                    f"{component.name}: prototypes leave the sites although no weights are exchanged; those of models "
+                    "that drift apart may not fit each other."
+                )
+        return found
+
+
+def build_workspace(recipe: Recipe, task: Task) -> Workspace:
+    """Build network and components of a recipe; the same at every site and at the server."""
+    prepare_process(recipe.engine.threads)
+    method = parse_method(recipe.method)
+    device = choose_device(recipe.engine.device)
+    network = build_network(task, recipe.network, recipe.seed)
+    size = recipe.data.patch or (recipe.data.size if recipe.data.size != "auto" else None)
+    unseen_sites = recipe.protocol.kind == "leave-one-site-out"
+    fixed = recipe.data.patch is None and not (recipe.strong.geometry and recipe.augmentation.moves)
+    context = Context(
+        task, recipe.training, recipe.policies, recipe.seed, unseen_sites, size, recipe.data.intensity, fixed
+    )  # fmt: skip
+    components = method.build(context)
+    for hook in ("objective", "make_optimizer"):
+        _require_one(hook, components)
+    with torch.random.fork_rng(devices=[]):
+        for number, component in enumerate(components):
+            torch.manual_seed(seed_for(recipe.seed, "install", number, component.name))
+            component.install(network)
+    network.to(device)
+    views = Augmentation(recipe.augmentation), Intensity(recipe.strong)
+    workspace = Workspace(recipe, method, task, device, network, components, *views)
+    workspace.kept, workspace.exchanged = _sides(workspace)
+    workspace.initial_kept, workspace.initial_exchanged = workspace.kept_weights(), workspace.exchanged_weights()
+    built = BuiltMethod(method.name, method.pooled, network, components, workspace.exchanged, workspace.declared())
+    for component in components:
+        component.check(built)
+    return workspace
+
+
+def _require_one(hook: str, components: list[Component]) -> None:
+    """Two components that replace the same thing would silently drop one of the two ideas."""
+    own = [c.name for c in components if getattr(type(c), hook) is not getattr(Component, hook)]
+    if len(own) > 1:
+        what = "supervised loss" if hook == "objective" else "optimiser"
+        raise PolyclinicError(f"method: {' and '.join(own)} each replace the {what}; drop one of them.")
+
+
+def _sides(workspace: Workspace) -> tuple[frozenset[str], frozenset[str]]:
+    """Names that stay at a site, and names that travel; frozen ones do neither."""
+    network, policy = workspace.network, workspace.recipe.policies.buffers
+    buffers, frozen = network.buffer_names(), network.frozen()
+    kept: set[str] = set()
+    exchanged: set[str] = set()
+    for name in network.state_dict():
+        if name in frozen:
+            continue
+        stays = any(component.keeps(name) for component in workspace.components)
+        served = any(component.sets(name) for component in workspace.components)
+        (kept if stays or (policy == "keep" and name in buffers and not served) else exchanged).add(name)
+    return frozenset(kept), frozenset(exchanged)
+
+
+def describe_components(workspace: Workspace) -> list[dict[str, Any]]:
+    """Plain data about the components and their settings, for the run record."""
+    return [{"component": c.name, "level": c.level, "settings": c.settings.model_dump()} for c in workspace.components]

@@ -1,1 +1,0 @@
-"""What components that learn from unlabelled images share: entropies, masked losses, teachers."""

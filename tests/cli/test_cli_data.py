@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from polyclinic.cli.data import app
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.data.phantoms import DEMOS, write_demo
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    write_demo("prostate", tmp_path / "fed", size=16, cases=1)
+    return tmp_path / "fed"
+
+
+def test_check_prints_sites_within_80_columns_and_says_where_the_sheet_is(folder: Path) -> None:
+    result = runner.invoke(app, ["check", str(folder)])
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("hospital-") for line in lines) == 6
+    assert "4.4x4.4x3.3" in result.stdout
+    assert "No problems found." in result.stdout
+    assert lines[-1] == "Contact sheet: contact-sheet.png"
+    assert Path("contact-sheet.png").is_file()
+
+
+def test_warnings_exit_with_0_and_errors_with_2(folder: Path) -> None:
+    for number in range(2, 7):
+        path = folder / f"hospital-a/images/case-{number:03d}.nii.gz"
+        path.write_bytes((folder / "hospital-a/images/case-001.nii.gz").read_bytes())
+    (folder / "manifest.csv").unlink()
+    result = runner.invoke(app, ["check", str(folder), "--no-sheet"])
+    assert result.exit_code == 0
+    assert "5 warnings" in result.stdout
+    flat = " ".join(result.stdout.split())
+    assert "case-004.nii.gz and 2 more (all: --json): the same image as" in flat
+    assert not Path("contact-sheet.png").exists()
+
+    (folder / "hospital-b/images/case-001.nii.gz").write_bytes(b"broken")
+    result = runner.invoke(app, ["check", str(folder), "--sheet", "here.png"])
+    assert result.exit_code == 2
+    assert "1 error" in result.stdout
+    assert "hospital-b/images/case-001.nii.gz" in result.stdout
+    assert Path("here.png").is_file()
+
+
+def test_json_is_all_that_goes_to_stdout(folder: Path) -> None:
+    (folder / "hospital-b/images/case-001.nii.gz").write_bytes(b"broken")
+    result = runner.invoke(app, ["check", str(folder), "--json", "--no-sheet"])
+    assert result.exit_code == 2
+    report = json.loads(result.stdout)
+    assert len(report["sites"]) == 6
+    assert [problem["site"] for problem in report["problems"]] == ["hospital-b"]
+    assert report["sheet"] is None
+
+
+def test_site_names_are_no_markup(folder: Path) -> None:
+    (folder / "hospital-a").rename(folder / "[bold]a")
+    (folder / "manifest.csv").unlink()
+    assert "[bold]a" in runner.invoke(app, ["check", str(folder), "--no-sheet"]).stdout
+
+
+def test_nothing_readable_still_gives_the_report(folder: Path) -> None:
+    for path in folder.rglob("images/*"):
+        path.write_bytes(b"broken")
+    result = runner.invoke(app, ["check", str(folder)])
+    assert result.exit_code == 2
+    assert "6 errors" in result.stdout
+    assert "Contact sheet" not in result.stdout
+
+
+def test_demo_writes_a_federation_that_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dataclasses
+
+    small = dataclasses.replace(DEMOS["nuclei"], size=(16, 16), cases={"hospital-a": 2, "hospital-b": 1})
+    monkeypatch.setitem(DEMOS, "nuclei", small)
+    for name, seed in (("a", "0"), ("b", "1")):
+        result = runner.invoke(app, ["demo", "nuclei", str(tmp_path / name), "--seed", seed])
+        assert result.exit_code == 0, result.output
+        assert str(tmp_path / name) in result.stdout
+    one, other = (tmp_path / name / "hospital-a/images/case-001-1.png" for name in "ab")
+    assert one.read_bytes() != other.read_bytes()
+    assert runner.invoke(app, ["check", str(tmp_path / "a"), "--no-sheet"]).exit_code == 0
+
+
+def test_user_errors_come_through_as_sentences(tmp_path: Path) -> None:
+    for arguments in (
+        ["demo", "nucle", str(tmp_path / "x")],
+        ["check", str(tmp_path / "absent")],
+        ["check", "demo:nucle"],
+    ):
+        assert isinstance(runner.invoke(app, arguments).exception, PolyclinicError)
+
+
+def test_help_names_every_demo() -> None:
+    text = runner.invoke(app, ["demo", "--help"]).stdout
+    assert all(name in text for name in DEMOS)
+
+
+def test_importing_the_command_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, polyclinic.cli.data; "
+        "print([m for m in ('torch', 'monai', 'numpy', 'scipy', 'matplotlib') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

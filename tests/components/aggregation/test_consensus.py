@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mixed_sites import MIXED, component_of, mixed_server, mixed_site, mixed_step, shake, site_round
+from polyclinic.components.base import Component
+from polyclinic.components.rounds import ServerRound, SiteRound
+from polyclinic.exchange.messages import Update
+from polyclinic.federation.workspace import build_workspace
+from polyclinic.networks.unet import UNet
+from support import Interrupted, Keeper, Keeping, Killer, assert_same, final_tensors, tiny_recipe, tiny_task
+
+Models = dict[str, Tensor]
+
+# ---- the mean teacher ------------------------------------------------------------------------------------------------
+
+
+def prepared(expression: str, counts: tuple[int, int] = (2, 3), dims: int = 2) -> tuple[Any, SiteRound, UNet]:
+    """A component after ``receive``, the site whose network has moved on since, and a copy of the received network."""
+    workspace = build_workspace(tiny_recipe(expression), tiny_task(dims))
+    shake(workspace.network, 7)
+    received = copy.deepcopy(workspace.network)
+    site = site_round(workspace, mixed_site("north", *counts, dims))
+    component = component_of(workspace, "mean_teacher")
+    component.receive(site, {})
+    shake(workspace.network, 8, strength=0.1)
+    return component, site, received  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("dims", "temperature"), [(2, 0.5), (2, 2.0), (3, 0.5)])
+def test_value_and_gradient_are_those_of_the_printed_term(dims: int, temperature: float) -> None:
+    counts = (2, 1) if dims == 2 else (1, 1)
+    component, site, received = prepared(f"rscfed(weight=0.7, ramp=0.4, temperature={temperature})", counts, dims)
+    step = mixed_step(site, progress=0.1)
+    with torch.no_grad():
+        taught = received.eval()(step.weak).softmax(1)
+    learnt = step.output.logits[counts[0] :].softmax(1)
+    total = learnt.new_zeros(())
+    for q, p in zip(*(t.movedim(1, -1).flatten(0, -2) for t in (taught, learnt)), strict=True):
+        powers = [float(one) ** (1 / temperature) for one in q]
+        for c, power in enumerate(powers):
+            total = total + (p[c] - power / sum(powers)) ** 2
+    wanted = 0.7 * 0.25 * total / (learnt.numel() / 3)
+    ours = component.loss(step)["mean_teacher"]
+    torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-7)
+    parameters = list(site.network.parameters())
+    gradients = [torch.autograd.grad(t, parameters, retain_graph=True, allow_unused=True) for t in (ours, wanted)]
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(("ramp", "progress", "share"), [(0.4, 0, 0), (0.4, 0.3, 0.75), (0.4, 0.5, 1), (0, 0, 1)])
+def test_the_weight_rises_in_a_line(ramp: float, progress: float, share: float) -> None:
+    component, site, _ = prepared(f"rscfed(ramp={ramp})")
+    whole = component.loss(mixed_step(site, progress=1.0))["mean_teacher"].detach()
+    assert whole > 0
+    now = component.loss(mixed_step(site, progress=progress))["mean_teacher"]
+    assert now.requires_grad, "a batch without labels needs a loss even where the weight is still 0"
+    torch.testing.assert_close(now.detach(), share * whole)
+
+
+def test_the_teacher_warms_up_step_by_step_and_goes_on_in_the_next_round() -> None:
+    component, site, received = prepared("rscfed(ema=0.7)")
+    naive = {n: p.detach().clone() for n, p in received.named_parameters()}
+    kept: Models = {}
+    for t, e in enumerate([0, 1 / 2, 2 / 3, 0.7, 0.7, 0.7]):
+        if t == 3:  # a new round: other weights are received, the teacher stays
+            component.share(site)
+            kept = component.state
+            shake(site.network, 50)
+            site = site_round(build_workspace(tiny_recipe("rscfed(ema=0.7)"), tiny_task()), site.data, number=2)
+            component = component_of(build_workspace(tiny_recipe("rscfed(ema=0.7)"), tiny_task()), "mean_teacher", kept)
+            component.receive(site, {})
+        shake(site.network, 20 + t)
+        for name, weight in site.network.named_parameters():
+            naive[name] = e * naive[name] + (1 - e) * weight.detach()
+        component.after_step(mixed_step(site, forward=False))
+        teacher = component._teacher.network
+        assert not teacher.training
+        for name, weight in teacher.named_parameters():
+            torch.testing.assert_close(weight, naive[name], rtol=1e-5, atol=1e-6)
+        if t == 0:
+            assert_same(teacher.state_dict(), site.network.state_dict())
+        for name in site.network.buffer_names():
+            assert torch.equal(teacher.state_dict()[name], site.network.state_dict()[name])
+    assert int(kept["steps"]) == 3
+    assert {name.removeprefix("teacher/") for name in kept} == {"steps", *site.network.state_dict()}
+
+
+def test_the_teacher_looks_once_in_eval_mode_and_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    component, site, _ = prepared("rscfed")
+    step = mixed_step(site)
+    before = {n: t.clone() for n, t in site.network.state_dict().items()}
+    seen: list[Tensor] = []
+    encode = UNet.encode
+
+    def counting(network: UNet, images: Tensor) -> list[Tensor]:
+        assert network is not site.network
+        assert not network.training
+        assert not torch.is_grad_enabled()
+        seen.append(images)
+        return encode(network, images)
+
+    monkeypatch.setattr(UNet, "encode", counting)
+    first, again = (component.loss(step)["mean_teacher"] for _ in range(2))
+    assert torch.equal(first, again)
+    assert len(seen) == 1
+    assert seen[0] is step.weak
+    assert_same(before, site.network.state_dict())
+
+
+@pytest.mark.parametrize(("expression", "counts"), [("rscfed", (3, 0)), ("rscfed(weight=0)", (2, 3))])
+def test_without_unlabelled_images_or_weight_there_is_no_teacher(expression: str, counts: tuple[int, int]) -> None:
+    component, site, _ = prepared(expression, counts)
+    step = mixed_step(site)
+    assert component.loss(step) == {}
+    component.after_step(step)
+    assert component.share(site) == {}
+    assert component.state == {}
+
+
+# ---- consensus -------------------------------------------------------------------------------------------------------
+
+BUFFERS = frozenset({"running_mean", "num_batches_tracked"})
+
+
+def models(count: int, seed: int) -> list[Models]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        {
+            "weight": torch.randn(3, 2, generator=generator),
+            "bias": torch.randn(3, generator=generator),
+            "running_mean": 100 * torch.randn(2, generator=generator),
+            "num_batches_tracked": torch.tensor(10 * m + 1),
+        }
+        for m in range(count)
+    ]
+
+
+def aggregated(
+    weights: list[Models], samples: list[int], seed: int = 0, policy: str = "average", **changes: Any
+) -> Models:
+    workspace = build_workspace(tiny_recipe("fedavg+consensus"), tiny_task())
+    (component,) = workspace.components
+    assert isinstance(component, Component)
+    component.settings = type(component).Settings(**changes)
+    updates = [Update(f"s{i}", 0, w, n, 1) for i, (w, n) in enumerate(zip(weights, samples, strict=True))]
+    sites, generator = tuple(u.site for u in updates), torch.Generator().manual_seed(seed)
+    previous = {n: torch.zeros_like(t) for n, t in weights[0].items()}
+    return component.aggregate(
+        ServerRound(0, 1, workspace.network, previous, sites, BUFFERS, policy, generator, torch.device("cpu")), updates
+    )
+
+
+def naive(weights: list[Models], samples: list[int], seed: int, groups: int, size: int, beta: float) -> Models:
+    """Equations 1 to 3 as they are printed, group by group."""
+    generator = torch.Generator().manual_seed(seed)
+    results: list[Models] = []
+    for _ in range(groups):
+        members = torch.randperm(len(weights), generator=generator)[:size].tolist()
+        assert len(set(members)) == len(members) == min(size, len(weights))
+        total = sum(samples[m] for m in members)
+        floats = ("weight", "bias", "running_mean")
+        middle = {n: sum(samples[m] / total * weights[m][n].double() for m in members) for n in floats}
+        trust = []
+        for m in members:
+            distance = sum(
+                float((weights[m][n].double() - middle[n]).square().sum()) ** 0.5 for n in ("weight", "bias")
+            )
+            trust.append(samples[m] / total * math.exp(-beta * distance / samples[m]))
+        results.append(
+            {
+                n: sum(a / sum(trust) * weights[m][n].double() for a, m in zip(trust, members, strict=True))
+                for n in floats
+            }
+        )
+    return {n: sum(one[n] for one in results).float() / groups for n in results[0]}  # type: ignore[union-attr]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    samples=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    groups=st.integers(1, 4),
+    size=st.integers(1, 7),
+    beta=st.sampled_from([0.0, 1.0, 30.0]),
+    seed=st.integers(0, 99),
+)
+def test_groups_and_trust_are_the_printed_ones(
+    samples: list[int], groups: int, size: int, beta: float, seed: int
+) -> None:
+    """Groups may ask for more sites than there are."""
+    weights = models(len(samples), seed)
+    ours = aggregated(weights, samples, seed, groups=groups, size=size, beta=beta)
+    for name, wanted in naive(weights, samples, seed, groups, size, beta).items():
+        torch.testing.assert_close(ours[name], wanted, rtol=1e-5, atol=1e-5)
+    assert ours["num_batches_tracked"].dtype == torch.int64
+    assert int(ours["num_batches_tracked"]) == 10 * samples.index(max(samples)) + 1
+
+
+def test_one_site_is_that_site_bit_for_bit() -> None:
+    (model,) = models(1, 0)
+    assert_same(aggregated([model], [5], groups=3, size=2), model)
+
+
+def test_without_beta_and_in_one_group_it_is_the_weighted_mean() -> None:
+    weights, samples = models(4, 1), [3, 9, 1, 4]
+    ours = aggregated(weights, samples, groups=1, size=4, beta=0)
+    for name in ("weight", "running_mean"):
+        mean = sum(n / 17 * w[name].double() for n, w in zip(samples, weights, strict=True))
+        torch.testing.assert_close(ours[name].double(), mean, rtol=1e-6, atol=1e-6)
+
+
+def test_a_far_site_loses_and_nothing_underflows() -> None:
+    weights = models(3, 2)
+    near = {n: t.clone() for n, t in weights[0].items()}
+    far = {n: t + 1e6 if t.is_floating_point() else t for n, t in weights[1].items()}
+    ours = aggregated([weights[0], near, far], [1, 1, 1], groups=1, size=3, beta=1e4)
+    for name in ("weight", "bias"):
+        torch.testing.assert_close(ours[name], weights[0][name])
+
+
+def test_a_site_that_is_not_drawn_has_no_part_but_its_counter() -> None:
+    weights, samples = models(3, 3), [1, 2, 9]
+    drawn = {int(torch.randperm(3, generator=torch.Generator().manual_seed(s))[0]): s for s in range(9)}
+    assert drawn.keys() == {0, 1, 2}
+    ours = aggregated(weights, samples, drawn[0], groups=1, size=1)
+    assert torch.equal(ours["weight"], weights[0]["weight"])
+    assert torch.equal(ours["running_mean"], weights[0]["running_mean"])
+    assert torch.equal(ours["num_batches_tracked"], weights[2]["num_batches_tracked"])
+    ours = aggregated(weights, samples, drawn[0], "largest", groups=1, size=1)
+    assert torch.equal(ours["running_mean"], weights[2]["running_mean"])
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+RECIPE = {"training": {"rounds": 3, "local_epochs": 1}, "augmentation": {"flip": 0.5}}
+
+
+def test_all_kinds_of_sites_take_part_and_a_killed_run_resumes_to_the_same_result(tmp_path: Path) -> None:
+    recipe = tiny_recipe("rscfed", **RECIPE)
+    keeper = Keeper()
+    whole = mixed_server(tmp_path / "whole", recipe, observer=keeper, engine=Keeping)
+    whole.fit()
+    assert not keeper.refusals
+    both = {"segmentation", "mean_teacher"}
+    terms = {site: set(losses) for site, losses in keeper.events[1]["losses"].items()}
+    assert terms == {"north": both, "south": both, "west": {"mean_teacher"}, "zone": {"segmentation"}}
+    updates = whole.engine.updates  # type: ignore[attr-defined]
+    assert {u.site: u.samples for u in updates} == {site: sum(counts) for site, counts in MIXED.items()}
+    assert not any(u.shared for u in updates)
+    found = final_tensors(whole)
+    for site in ("north", "south", "west"):
+        assert int(found[f"{site}/mean_teacher/steps"]) == sum(u.steps for u in updates if u.site == site)
+    assert not any(name.startswith("zone/mean_teacher") for name in found)
+    killer = Killer(lambda what, number, site: (what, number, site) == ("site", 1, "west"))
+    with pytest.raises(Interrupted):
+        mixed_server(tmp_path / "killed", recipe, observer=killer).fit()
+    resumed = mixed_server(tmp_path / "killed", recipe)
+    assert resumed.state.round == 1
+    resumed.fit()
+    assert_same(found, final_tensors(resumed))
+
+
+def test_the_teacher_of_a_run_is_the_average_of_the_models_that_left(tmp_path: Path) -> None:
+    """One step a round, so that every trained model is an update; warm-up until 1 - 1 / (t + 1) exceeds 0.6."""
+    recipe = tiny_recipe("rscfed(ema=0.6)", training={"rounds": 5, "local_epochs": 1, "steps_per_epoch": 1})
+    server = mixed_server(tmp_path, recipe, {"north": (2, 3), "south": (2, 2)}, engine=Keeping)
+    server.fit()
+    trained = [u.weights for u in server.engine.updates if u.site == "north"]  # type: ignore[attr-defined]
+    assert len(trained) == 5
+    found = final_tensors(server)
+    for name in (n for n, _ in server.workspace.network.named_parameters()):
+        teacher = trained[0][name].double()
+        for e, weights in zip((1 / 2, 0.6, 0.6, 0.6), trained[1:], strict=True):
+            teacher = e * teacher + (1 - e) * weights[name].double()
+        torch.testing.assert_close(found[f"north/mean_teacher/teacher/{name}"].double(), teacher, rtol=1e-5, atol=1e-6)
+
+
+def test_weight_zero_is_the_consensus_alone_on_mixed_sites(tmp_path: Path) -> None:
+    counts = {site: count for site, count in MIXED.items() if count[0]}
+    found = []
+    for method in ("fedavg+consensus", "rscfed(weight=0)"):
+        server = mixed_server(tmp_path / method, tiny_recipe(method, **RECIPE), counts)
+        server.fit()
+        found.append(final_tensors(server))
+    assert_same(*found)

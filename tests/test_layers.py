@@ -102,7 +102,8 @@ def test_the_architecture_page_draws_these_floors() -> None:
 )
 def test_an_import_that_does_not_go_down_gets_a_sentence(source: str, way: str) -> None:
     (sentence,) = upward_imports("report/tables.py", source)
-    assert sentence.startswith("report/tables.py:") and f", {way} from 'report'" in sentence
+    assert sentence.startswith("report/tables.py:")
+    assert f", {way} from 'report'" in sentence
 
 
 def test_a_new_package_must_get_a_floor() -> None:

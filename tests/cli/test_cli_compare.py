@@ -6,7 +6,7 @@ from statistics import mean, stdev
 
 import pytest
 
-import polyclinic.runs.grid
+import polyclinic.api
 from support import call
 
 
@@ -68,7 +68,7 @@ def test_an_interruption_prints_the_same_command(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(polyclinic.runs.grid, "run_grid", interrupted)
+    monkeypatch.setattr(polyclinic.api, "compare_grid", interrupted)
     done = call("compare", tiny_recipe_file, "--methods", "fedavg", "--out", tmp_path)
     assert done.code == 130
     assert done.err.splitlines()[-1] == f"  polyclinic compare {tiny_recipe_file} --methods fedavg --out {tmp_path}"

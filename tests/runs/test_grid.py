@@ -13,6 +13,7 @@ import pytest
 
 import polyclinic
 import polyclinic.runs.grid as module
+from polyclinic.api import compare_grid
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.recipe.files import load_recipe
 from polyclinic.report.tables import Comparison
@@ -126,7 +127,7 @@ def test_side_by_side_gives_the_same_numbers_and_shows_progress(
 
     recipe = load_recipe(tiny_recipe_file, FAST)
     plan = plan_grid(recipe, tuple(METHODS[:2]), (0,), tmp_path / "grid")
-    found = module.run_grid(plan, jobs=2, screen=Screen)
+    found = compare_grid(plan, jobs=2, screen=Screen)
     for method in METHODS[:2]:
         for column in table.columns:
             assert found.values[method][column] == table.values[method][column][:1]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import exclusive_lock
+from polyclinic.core.locks import exclusive_lock
 from polyclinic.data.federation import open_federation
 from polyclinic.data.layouts import looks_like_site
 from polyclinic.deploy.processes import require_flower

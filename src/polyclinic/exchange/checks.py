@@ -109,6 +109,8 @@ def _shared_problem(
             odd = min(wanted.keys() ^ tensors.keys())
             side = "declares but does not share" if odd in wanted else "shares without declaring"
             return f"component {component} {side} '{odd}'"
+        if component not in declared:
+            return f"component {component} is not declared"
         for name, tensor in tensors.items():
             problem = _tensor_problem(tensor, wanted[name])
             if problem is not None:

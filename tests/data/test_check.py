@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.data.check import Report, check_federation
+from polyclinic.data.check import CheckReport, check_federation
 from polyclinic.data.phantoms import write_demo
 from polyclinic.recipe import DataSettings
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def found(report: Report, severity: str) -> list[tuple[str, str]]:
+def found(report: CheckReport, severity: str) -> list[tuple[str, str]]:
     return [(p.site, p.file) for p in report.problems if p.severity == severity]
 
 

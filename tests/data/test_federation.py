@@ -11,7 +11,7 @@ import pytest
 from PIL import Image as PILImage
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.data.federation import open_federation
+from polyclinic.data.open_federation import open_federation
 from polyclinic.data.preprocessing import prepare, resolve_size
 from polyclinic.data.splits import assign_splits
 from polyclinic.recipe import DataSettings

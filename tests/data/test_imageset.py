@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as PILImage
 
-from polyclinic.data import imageset as module
-from polyclinic.data.federation import Federation, open_federation
-from polyclinic.data.imageset import ImageSet, Sample, build_imageset
+from polyclinic.data import build_imageset as builder
+from polyclinic.data.build_imageset import build_imageset
+from polyclinic.data.federation import Federation
+from polyclinic.data.imageset import ImageSet, Sample
+from polyclinic.data.open_federation import open_federation
 from polyclinic.data.preprocessing import prepare
 from polyclinic.recipe import DataSettings
 
@@ -118,8 +120,8 @@ def test_a_site_above_the_limit_is_mapped_and_reused_unread(tmp_path: Path, monk
     def unread(*_: object) -> None:
         raise AssertionError("an image was read")
 
-    monkeypatch.setattr(module, "prepare", unread)
-    monkeypatch.setattr(module, "geometry_of", unread)
+    monkeypatch.setattr(builder, "prepare", unread)
+    monkeypatch.setattr(builder, "geometry_of", unread)
     again = built(federation, tmp_path / "cache", size=(8, 6), memory_limit_mb=small * 0.99)
     assert same(again, [first[index] for index in range(3)])
     assert again.samples == first.samples
@@ -131,8 +133,8 @@ def test_a_site_above_the_limit_is_mapped_and_reused_unread(tmp_path: Path, monk
 def test_slices_in_the_cache_are_reused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     federation = volumes(tmp_path / "f", (8, 6, 3), (4, 6, 5))
     first = built(federation, tmp_path / "cache", always=True)
-    monkeypatch.setattr(module, "prepare", None)
-    monkeypatch.setattr(module, "geometry_of", None)
+    monkeypatch.setattr(builder, "prepare", None)
+    monkeypatch.setattr(builder, "geometry_of", None)
     again = built(federation, tmp_path / "cache", always=True)
     assert same(again, [first[index] for index in range(8)])
     assert again.samples == first.samples

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.data.federation import open_federation
 from polyclinic.data.layouts import find_site
+from polyclinic.data.open_federation import open_federation
 from polyclinic.data.readers import read_image, read_label
 
 

@@ -15,7 +15,7 @@ from scipy import ndimage
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data import phantoms
-from polyclinic.data.federation import open_federation
+from polyclinic.data.open_federation import open_federation
 from polyclinic.data.phantoms import DEMOS, demo_folder, drawing, write_demo
 from polyclinic.data.readers import read_image, read_label
 

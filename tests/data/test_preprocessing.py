@@ -15,7 +15,7 @@ from PIL import Image as PILImage
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item, Task
-from polyclinic.data.preprocessing import Prepared, geometry_of, prepare, resolve_size, restore
+from polyclinic.data.preprocessing import Prepared, geometry_of, prepare, resolve_size, to_file_grid
 from polyclinic.recipe import DataSettings
 
 
@@ -312,7 +312,7 @@ def test_flips_turns_slices_and_padding_come_back_exactly(
     keys: dict[str, Any] = {"size": size, "fit": "pad-crop"} if padded else {}
     chosen = DataSettings(slice_axis=2 if axis is None else axis, **keys)
     prepared = prepare(item, whole, chosen)
-    np.testing.assert_array_equal(restore(one_hot(prepared), prepared[0].geometry), label)
+    np.testing.assert_array_equal(to_file_grid(one_hot(prepared), prepared[0].geometry), label)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_resampled_masks_come_back_nearly(tmp_path: Path, keys: dict[str, Any], 
     item = volume(tmp_path, label.astype(np.float32), label, affine)
     assert aff2axcodes(affine) != ("R", "A", "S")
     prepared = prepare(item, federation(3, item), DataSettings(**keys))
-    back = restore(one_hot(prepared), prepared[0].geometry)
+    back = to_file_grid(one_hot(prepared), prepared[0].geometry)
     assert back.shape == label.shape
     assert back.dtype == np.uint8
     for value in (1, 2):
@@ -351,7 +351,7 @@ def test_nothing_drifts_by_part_of_a_voxel(tmp_path: Path, keys: dict[str, Any])
     item = volume(tmp_path, mask.astype(np.float32), mask, affine)
     prepared = prepare(item, federation(3, item), DataSettings(intensity="none", **keys))[0]
     soft = torch.cat([1 - prepared.image, prepared.image])  # the interpolated mask, as a network would see it
-    back = restore(soft, prepared.geometry)
+    back = to_file_grid(soft, prepared.geometry)
     assert dice(back, mask, 1) > 0.98
     drift = np.argwhere(back).mean(axis=0) - np.argwhere(mask).mean(axis=0)
     assert np.abs(drift).max() < 0.1  # half a voxel would be a wrong convention
@@ -361,12 +361,12 @@ def test_pictures_and_resized_slices_come_back(tmp_path: Path) -> None:
     flat = blobs((90, 61))
     item = picture(tmp_path, flat, flat)
     prepared = prepare(item, federation(2, item), DataSettings(size=(48, 64)))
-    back = restore(one_hot(prepared), prepared[0].geometry)
+    back = to_file_grid(one_hot(prepared), prepared[0].geometry)
     assert min(dice(back, flat, value) for value in (1, 2)) > 0.95
     solid = blobs((40, 36, 7))
     item = volume(tmp_path, solid.astype(np.float32), solid, np.diag([-1.0, -1.0, 4, 1]))
     prepared = prepare(item, federation(2, item, sliced=True), DataSettings(size=(32, 48)))
-    back = restore(one_hot(prepared), prepared[0].geometry)
+    back = to_file_grid(one_hot(prepared), prepared[0].geometry)
     assert min(dice(back, solid, value) for value in (1, 2)) > 0.95
 
 
@@ -374,7 +374,7 @@ def test_what_a_crop_cut_off_is_background(tmp_path: Path) -> None:
     label = np.ones((12, 10), np.uint8)
     item = picture(tmp_path, label, label)
     prepared = prepare(item, federation(2, item), DataSettings(size=(4, 6), fit="pad-crop"))
-    back = restore(one_hot(prepared), prepared[0].geometry)
+    back = to_file_grid(one_hot(prepared), prepared[0].geometry)
     assert back[4:8, 2:8].all()
     assert back.sum() == 24
 
@@ -384,14 +384,14 @@ def test_a_cropped_and_resized_prediction_comes_back_to_its_place(tmp_path: Path
     label[8:16, 9:19] = 1
     item = picture(tmp_path, label, label)
     prepared = prepare(item, federation(2, item), DataSettings(crop=(16, 20), size=(8, 10)))
-    np.testing.assert_array_equal(restore(one_hot(prepared), prepared[0].geometry), label)
+    np.testing.assert_array_equal(to_file_grid(one_hot(prepared), prepared[0].geometry), label)
 
 
 def test_a_prediction_on_another_grid_is_refused(tmp_path: Path) -> None:
     item = picture(tmp_path, np.zeros((8, 6), np.uint8))
     geometry = geometry_of(item, federation(2, item), DataSettings())
     with pytest.raises(ValueError, match="expected"):
-        restore(torch.zeros(3, 6, 8), geometry)
+        to_file_grid(torch.zeros(3, 6, 8), geometry)
 
 
 @given(st.permutations([0, 1, 2]), st.sampled_from([(0.7, 1.3, 2.0), None]), st.sampled_from(["resize", "pad-crop"]),

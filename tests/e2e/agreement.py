@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import polyclinic
-from polyclinic.core.files import load_tensors
+from polyclinic.core.tensor_files import load_tensors
 from polyclinic.core.version import installed_versions
 from polyclinic.deploy.coordinator.launch import Launch, run_name
 from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor, ListenAddress

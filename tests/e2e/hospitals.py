@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from polyclinic.core.files import load_tensors
+from polyclinic.core.tensor_files import load_tensors
 from polyclinic.deploy.keys.key_folders import make_demo_keys
 from polyclinic.deploy.processes import free_port
 from support import assert_same, write_tiny_federation, write_tiny_recipe

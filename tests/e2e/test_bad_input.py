@@ -16,7 +16,7 @@ from PIL import Image
 
 import polyclinic
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import save_tensors
+from polyclinic.core.tensor_files import save_tensors
 from support import Called, call, write_tiny_federation, write_tiny_recipe, write_volumes
 
 

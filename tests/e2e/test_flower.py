@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from polyclinic.core.files import load_tensors
+from polyclinic.core.tensor_files import load_tensors
 from polyclinic.exchange.audit import read_audit
 from polyclinic.runs.folder import RunFolder
 

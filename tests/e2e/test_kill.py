@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import polyclinic
-from polyclinic.core.files import load_tensors
+from polyclinic.core.tensor_files import load_tensors
 from support import assert_same, call, write_tiny_federation, write_tiny_recipe
 
 ROUNDS = 4

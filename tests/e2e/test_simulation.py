@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import polyclinic
-from polyclinic.core.files import load_tensors
+from polyclinic.core.tensor_files import load_tensors
 from support import assert_same
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'polyclinic[simulation]'")

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import atomic_write, load_tensors, read_json, save_tensors, write_text
+from polyclinic.core.files import atomic_write, read_json, write_text
+from polyclinic.core.tensor_files import load_tensors, save_tensors
 from polyclinic.exchange.messages import Broadcast, Update, load_message, save_message
 from polyclinic.federation.checkpoint import Checkpoint, ServerState
 from polyclinic.federation.store import SiteState, SiteStore, StateMemory

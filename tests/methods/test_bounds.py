@@ -14,8 +14,8 @@ import torch
 import polyclinic
 from mixed_sites import mixed_server, mixed_site
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.data.federation import open_federation
-from polyclinic.data.labels import choose_labels
+from polyclinic.data.label_budget import choose_labels
+from polyclinic.data.open_federation import open_federation
 from polyclinic.data.splits import assign_splits
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.methods.expression import parse_method

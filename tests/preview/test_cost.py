@@ -267,7 +267,7 @@ def test_no_image_is_read_unless_a_round_is_measured(tiny_recipe_file: Path, mon
     def read(*_: object) -> None:
         raise PolyclinicError("an image was read")
 
-    monkeypatch.setattr("polyclinic.data.imageset.prepare", read)
+    monkeypatch.setattr("polyclinic.data.build_imageset.prepare", read)
     cost_of(tiny_recipe_file, "fedavg")
     with pytest.raises(PolyclinicError, match="an image was read"):
         cost_of(tiny_recipe_file, "fedavg", measure=True)

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import polyclinic
-from polyclinic.data.federation import open_federation
+from polyclinic.data.open_federation import open_federation
 from polyclinic.data.phantoms import DEMOS, pathology
 from polyclinic.recipe.files import load_recipe, shipped_recipes
 from polyclinic.runs.plan import prepare_items

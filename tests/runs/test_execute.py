@@ -17,7 +17,7 @@ import torch
 
 import polyclinic
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import load_tensors
+from polyclinic.core.tensor_files import load_tensors
 from polyclinic.federation.training import LocalTraining
 from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.execute import Execution

@@ -11,7 +11,7 @@ import pytest
 
 import polyclinic.runs.folder as module
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import save_tensors
+from polyclinic.core.tensor_files import save_tensors
 from polyclinic.core.version import installed_versions
 from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.folder import RunFolder

@@ -15,7 +15,7 @@ from torch import nn
 
 import polyclinic
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import load_tensors, save_tensors
+from polyclinic.core.tensor_files import load_tensors, save_tensors
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.predict import load_model, predict

@@ -10,7 +10,7 @@ import pytest
 from flower_support import OPEN, FakeGrid, desk_play, make_desk, png_recipe
 from polyclinic import run
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import load_tensors
+from polyclinic.core.tensor_files import load_tensors
 from polyclinic.engines.flower import engine as flower
 from polyclinic.engines.flower.engine import FlowerEngine
 from polyclinic.engines.flower.nodes import Nodes

@@ -14,9 +14,9 @@ from polyclinic.cli.options import JsonOption
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from polyclinic.data.check import Report
+    from polyclinic.data.check import CheckReport
     from polyclinic.data.federation import Federation
-    from polyclinic.data.survey import Problem
+    from polyclinic.data.problems import Problem
 
 app = typer.Typer(help="Check a federation's files, or write a demo federation.", no_args_is_help=True)
 
@@ -72,7 +72,7 @@ def demo(
     typer.echo(f"Next: polyclinic data check {folder}")
 
 
-def _checked(folder: str) -> Report:
+def _checked(folder: str) -> CheckReport:
     from rich.console import Console
     from rich.progress import Progress
 
@@ -86,12 +86,12 @@ def _checked(folder: str) -> Report:
 
 def _write_sheet(federation: Federation, path: Path) -> bool:
     """Whether there was any image to show."""
-    from polyclinic.data.sheet import contact_sheet
+    from polyclinic.data.contact_sheet import contact_sheet
 
     return contact_sheet(federation, path) > 0
 
 
-def _print_report(console: Console, report: Report) -> None:
+def _print_report(console: Console, report: CheckReport) -> None:
     from rich.table import Table
 
     task = report.federation.task

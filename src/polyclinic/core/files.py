@@ -1,53 +1,16 @@
-"""Files that are either whole or not there, and the two formats that cross a boundary: JSON and safetensors."""
+"""Atomic writes, private files, JSON, and the cache folder."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
-
-@contextmanager
-def exclusive_lock(
-    folder: Path, taken: str = "another process is working here; wait for it.", patience: float = 0
-) -> Iterator[None]:
-    """Keep other processes out of a folder; the lock ends with the process, however it ends.
-
-    ``patience`` is the time to wait for a process that is about to end, in seconds.
-    """
-    ends = time.monotonic() + patience
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
-    except OSError as error:
-        raise PolyclinicError(
-            f"{folder}: cannot be written ({error.strerror or error}); choose another folder with --out."
-        ) from error
-    with file:
-        while fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if time.monotonic() >= ends:
-                    raise PolyclinicError(f"{folder}: {taken}") from error
-            time.sleep(0.2)
-        yield
 
 
 @contextmanager
@@ -103,40 +66,6 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise PolyclinicError(f"{path}: cannot be read as JSON ({error}); restore it or start a new run.") from error
-
-
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any] | None = None) -> None:
-    """Write named tensors and plain data ``about`` them atomically, as safetensors."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    plain: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        value = tensor.detach().cpu().contiguous()
-        # Two names of one storage are legal in memory and not in the format.
-        plain[name] = value.clone() if value.untyped_storage().data_ptr() in seen else value
-        seen.add(plain[name].untyped_storage().data_ptr())
-    with atomic_write(path) as temporary:
-        try:
-            save_file(plain, temporary, metadata={"about": json.dumps(about or {})})
-        except SafetensorError as error:  # what the operating system refused, in safetensors' own wrapping
-            raise OSError(str(error)) from error
-
-
-def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read named tensors and the plain data about them."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            about = json.loads((file.metadata() or {}).get("about", "{}"))
-    except (OSError, SafetensorError, ValueError) as error:
-        raise PolyclinicError(
-            f"{path}: not a readable safetensors file ({error}); restore it from a copy or start a new run."
-        ) from error
-    return tensors, about
 
 
 def cache_folder() -> Path:

@@ -11,10 +11,10 @@ _PACKAGES = ("polyclinic", "torch", "monai", "numpy", "scipy", "safetensors", "p
 
 def installed_versions() -> dict[str, str]:
     """Versions of everything that a number may depend on."""
-    found = {"python": platform.python_version(), "machine": platform.machine(), "system": platform.system()}
+    versions = {"python": platform.python_version(), "machine": platform.machine(), "system": platform.system()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            versions[package] = "not installed"
+    return versions

@@ -41,15 +41,16 @@ def first_finding(error: ValidationError, depth: int = 1) -> Finding:
 
     ``depth`` is the length of a key's place: 1, or 2 for a key in a table.
     """
-    found = error.errors()
-    first = found[0]
+    details = error.errors()
+    first = details[0]
     inside = any(isinstance(part, int) for part in first["loc"])
     if first["type"] == "missing" and inside:
         return Finding(first["loc"], first["input"], "it must be a longer list", "length", False)
     if first["type"] == "value_error":
         words = first["msg"].removeprefix("Value error, ")
     else:
-        same = [one for one in found if one["input"] is first["input"] and one["loc"][:depth] == first["loc"][:depth]]
+        place = first["loc"][:depth]
+        same = [detail for detail in details if detail["input"] is first["input"] and detail["loc"][:depth] == place]
         words = "it must be " + ", or ".join(dict.fromkeys(map(_noun, same)))
     return Finding(first["loc"], first["input"], words, first["type"], inside)
 

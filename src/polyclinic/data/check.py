@@ -13,9 +13,10 @@ import numpy as np
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item
+from polyclinic.data.open_tolerantly import open_tolerantly
+from polyclinic.data.problems import Problem, problem_of, relative
 from polyclinic.data.readers import read_image, read_label
-from polyclinic.data.survey import Problem, problem_of, relative, survey
-from polyclinic.data.tally import SiteRow, Tally
+from polyclinic.data.site_totals import SiteRow, SiteTotals
 from polyclinic.recipe import DataSettings
 
 Progress = Callable[[int, int], None]
@@ -23,7 +24,7 @@ _DEFAULTS = DataSettings.model_validate({})
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """The sites, one row each, and every problem that was found."""
 
     federation: Federation
@@ -59,54 +60,56 @@ class Report:
 
 def check_federation(
     source: str | Path, settings: DataSettings = _DEFAULTS, progress: Progress | None = None
-) -> Report:
+) -> CheckReport:
     """Read all images and labels and report every problem; ``progress`` is told ``(images done, images in all)``.
 
     Only a source that holds no site raises; all else is reported.
     """
-    federation, problems = survey(source, settings)
+    federation, problems = open_tolerantly(source, settings)
     images = [item for items in federation.sites.values() for item in items]
-    tallies = {site: Tally() for site in federation.sites}
-    same: dict[bytes, list[Item]] = defaultdict(list)
+    totals = {site: SiteTotals() for site in federation.sites}
+    by_content: dict[bytes, list[Item]] = defaultdict(list)
     for done, item in enumerate(images, start=1):
-        problems += _check_item(item, federation, tallies[item.site], same)
+        problems += _check_item(item, federation, totals[item.site], by_content)
         if progress is not None:
             progress(done, len(images))
     use_splits = settings.split_from == "auto"
-    problems += _duplicates(same.values(), federation.root, use_splits)
+    problems += _duplicates(by_content.values(), federation.root, use_splits)
     if use_splits:
         problems += _split_problems(federation)
-    problems += _label_problems(federation, tallies)
-    rows = tuple(tallies[site].row(site, items, federation.task.classes) for site, items in federation.sites.items())
+    problems += _label_problems(federation, totals)
+    rows = tuple(totals[site].row(site, items, federation.task.classes) for site, items in federation.sites.items())
     ordered = sorted(problems, key=lambda problem: (problem.severity, problem.site, problem.file))
-    return Report(federation, rows, tuple(ordered))
+    return CheckReport(federation, rows, tuple(ordered))
 
 
-def _check_item(item: Item, federation: Federation, tally: Tally, same: dict[bytes, list[Item]]) -> list[Problem]:
+def _check_item(
+    item: Item, federation: Federation, site_totals: SiteTotals, by_content: dict[bytes, list[Item]]
+) -> list[Problem]:
     """Read one image and its label; both are tried even if one fails."""
     problems = []
     root, task = federation.root, federation.task
     try:
         image = read_image(item, task)
-        tally.add(image.array, image.spacing)
+        site_totals.add(image.array, image.spacing)
         if image.array.min() == image.array.max():
             sentence = "the image holds one value everywhere; look whether it was exported well."
             problems.append(Problem("warning", item.site, relative(item.images[0], root), sentence))
         else:
             shape = str(image.array.shape).encode()
-            same[hashlib.blake2b(shape + np.ascontiguousarray(image.array).tobytes()).digest()].append(item)
+            by_content[hashlib.blake2b(shape + np.ascontiguousarray(image.array).tobytes()).digest()].append(item)
     except PolyclinicError as error:
         problems.append(problem_of(error, root, item.site))
     if item.label is None:
         return problems
     try:
         values = np.unique(read_label(item, task))
-        tally.classes.update(int(value) for value in values)
+        site_totals.classes.update(int(value) for value in values)
         if not values.any():
             sentence = "the mask is empty; look whether the image really shows none of the classes."
             problems.append(Problem("warning", item.site, relative(item.label, root), sentence))
     except PolyclinicError as error:
-        tally.damaged_labels += 1
+        site_totals.damaged_labels += 1
         problem = problem_of(error, root, item.site)
         if problem not in problems and not _blames_image(problem, item, problems, root):
             problems.append(problem)
@@ -153,11 +156,11 @@ def _split_problems(federation: Federation) -> list[Problem]:
     return problems
 
 
-def _label_problems(federation: Federation, tallies: dict[str, Tally]) -> list[Problem]:
+def _label_problems(federation: Federation, totals: dict[str, SiteTotals]) -> list[Problem]:
     """Sites without any label, and classes that none of a site's labels holds, as far as all of them can be read."""
     problems = []
     names = federation.task.classes
-    anywhere: set[int] = set().union(*(tally.classes for tally in tallies.values()))
+    anywhere: set[int] = set().union(*(site_totals.classes for site_totals in totals.values()))
     declared = set(range(1, len(names))) if len(names) < 256 else anywhere - {0}
     for site, items in federation.sites.items():
         if all(item.label is None for item in items):
@@ -165,10 +168,12 @@ def _label_problems(federation: Federation, tallies: dict[str, Tally]) -> list[P
                 "no image has a label, so that the site can only take part in methods that use unlabelled images."
             )
             problems.append(Problem("warning", site, site, sentence))
-        elif (missing := sorted((declared & anywhere) - tallies[site].classes)) and not tallies[site].damaged_labels:
+        elif (missing := sorted((declared & anywhere) - totals[site].classes)) and not totals[site].damaged_labels:
             listed = ", ".join(names[value] for value in missing)
             problems.append(Problem("warning", site, site, f"no label holds {listed}, though other sites' labels do."))
-    if (missing := sorted(declared - anywhere)) and not any(tally.damaged_labels for tally in tallies.values()):
+    if (missing := sorted(declared - anywhere)) and not any(
+        site_totals.damaged_labels for site_totals in totals.values()
+    ):
         listed = ", ".join(names[value] for value in missing)
         problems.append(
             Problem("warning", "", "", f"no label of any site holds {listed}; check the classes in federation.toml.")

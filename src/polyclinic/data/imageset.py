@@ -1,24 +1,15 @@
-"""The prepared images of one site and split, ready for batches."""
+"""The prepared images of one site and split, ready for batches and random patches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from polyclinic.core.files import cache_folder
-from polyclinic.data.cache import Record, cache_key, read_entry, write_entry
-from polyclinic.data.federation import Federation, Item
-from polyclinic.data.grids import geometry_of
-from polyclinic.data.preprocessing import prepare
-from polyclinic.recipe import DataSettings
-
-_LOCATIONS = 1024  # foreground voxels remembered for each class of an image, spread evenly
+_LOCATIONS_PER_CLASS = 1024  # foreground voxels remembered for each class of an image, spread evenly
 
 
 @dataclass(frozen=True)
@@ -129,81 +120,9 @@ class ImageSet:
         """Flat positions of some voxels of each foreground class that an image has."""
         if index not in self._locations:
             flat = self[index][1].flatten()
-            found = [(flat == value).nonzero().flatten() for value in torch.unique(flat).tolist() if value > 0]
-            self._locations[index] = [voxels[:: -(-len(voxels) // _LOCATIONS)].clone() for voxels in found]
+            by_class = [(flat == value).nonzero().flatten() for value in torch.unique(flat).tolist() if value > 0]
+            self._locations[index] = [voxels[:: -(-len(voxels) // _LOCATIONS_PER_CLASS)].clone() for voxels in by_class]
         return self._locations[index]
-
-
-def build_imageset(
-    items: Sequence[Item],
-    federation: Federation,
-    settings: DataSettings,
-    cache: Path | None = None,
-    always: bool = False,
-) -> ImageSet:
-    """Prepare images, in memory, or memory-mapped in the ``cache`` folder when they exceed ``memory_limit_mb``.
-
-    ``always`` uses the cache for any size, for processes that start often. An entry that exists is used without reading
-    an image. ``cache`` defaults to ``data.cache``, then to polyclinic's cache folder.
-    """
-    folder = cache or (Path(settings.cache).expanduser() if settings.cache else cache_folder() / "prepared")
-    entry = folder / cache_key(items, federation.task, settings)
-    if items and not entry.is_dir():
-        shapes = _expected_shapes(items, federation, settings)
-        count = sum(_count(shape) * (4 * federation.task.channels + 1) for shape in shapes)
-        if not always and count <= settings.memory_limit_mb * 2**20:
-            return _in_memory(shapes, items, federation, settings)
-        write_entry(folder, entry.name, _records(items, federation, settings))
-    return _described(*(read_entry(entry) if items else ([], [], [])))
-
-
-def _records(items: Sequence[Item], federation: Federation, settings: DataSettings) -> Iterator[Record]:
-    for item in items:
-        for prepared in prepare(item, federation, settings):
-            between = prepared.geometry.slice_spacing
-            sample = Sample(item.site, item.name, item.case, prepared.slice_index, prepared.spacing, between)
-            empty = torch.zeros(prepared.image.shape[1:], dtype=torch.uint8)
-            hidden = item.labelled_slices is not None and prepared.slice_index not in item.labelled_slices
-            label = None if hidden else prepared.label
-            about = {**asdict(sample), "labelled": label is not None}
-            yield Record(prepared.image.contiguous(), (empty if label is None else label).contiguous(), about)
-
-
-def _expected_shapes(items: Sequence[Item], federation: Federation, settings: DataSettings) -> list[tuple[int, ...]]:
-    """The spatial shape of every prepared image, from headers, or from the settings alone where they decide."""
-    if settings.size != "auto" and not federation.volumes_as_slices:
-        return [settings.size] * len(items)
-    grids = [geometry_of(item, federation, settings) for item in items]
-    return [grid.sample_shape for grid in grids for _ in range(grid.samples)]
-
-
-def _in_memory(
-    shapes: list[tuple[int, ...]], items: Sequence[Item], federation: Federation, settings: DataSettings
-) -> ImageSet:
-    """Fill one tensor as images come in: stacking them in the end would hold the site twice."""
-    if len(set(shapes)) > 1:
-        records = list(_records(items, federation, settings))
-        images: Tensor | list[Tensor] = [record.image for record in records]
-        labels: Tensor | list[Tensor] = [record.label for record in records]
-        return _described(images, labels, [record.about for record in records])
-    images = torch.empty(len(shapes), federation.task.channels, *shapes[0])
-    labels = torch.empty(len(shapes), *shapes[0], dtype=torch.uint8)
-    index = []
-    for row, record in enumerate(_records(items, federation, settings)):
-        images[row], labels[row] = record.image, record.label
-        index.append(record.about)
-    return _described(images, labels, index)
-
-
-def _described(images: Tensor | list[Tensor], labels: Tensor | list[Tensor], index: list[dict[str, Any]]) -> ImageSet:
-    labelled = torch.tensor([row.pop("labelled") for row in index], dtype=torch.bool)
-    for row in index:  # JSON knows no tuples
-        row["spacing"] = None if row["spacing"] is None else tuple(row["spacing"])
-    return ImageSet(images, labels, labelled, [Sample(**row) for row in index])
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    return int(torch.Size(shape).numel())
 
 
 def _picked(values: Tensor | list[Tensor], rows: Tensor | None) -> Tensor | list[Tensor]:

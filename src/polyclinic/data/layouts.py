@@ -20,7 +20,8 @@ from typing import Any
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.formats import SUFFIXES, stem_of, suffix_of
 
-_CHANNEL = re.compile(r"(.+)_(\d{4})")
+CHANNEL_NAME = re.compile(r"(.+)_(\d{4})")
+"""nnU-Net's name of one channel of an image: the image's name, and the number of the channel."""
 _CLUTTER = ("thumbs.db", "desktop.ini")
 
 
@@ -37,7 +38,7 @@ class ImageFiles:
 class SiteFiles:
     """The images of a site by name, and the classes that its ``dataset.json`` declares, if any."""
 
-    found: tuple[ImageFiles, ...]
+    images: tuple[ImageFiles, ...]
     classes: tuple[str, ...] | None = None
 
 
@@ -52,32 +53,33 @@ def find_site(folder: Path) -> SiteFiles:
     images_folder, labels_folder = (
         folder / name for name in (("imagesTr", "labelsTr") if published else ("images", "labels"))
     )
-    images = _files(images_folder)
+    images = image_files_in(images_folder)
     if not images:
         raise PolyclinicError(
             f"{folder}: site without images; put them into {images_folder}, "
             "or list the folders that are sites as 'sites' in federation.toml."
         )
-    description = _description(folder) if published else {}
-    classes = _classes(folder, description)
-    labels = _by_stem(_files(labels_folder))
-    channels = _channel_files(images) if published else None
+    dataset = _dataset_json(folder) if published else {}
+    classes = _classes(folder, dataset)
+    labels = by_stem(image_files_in(labels_folder))
+    channels = channel_files(images) if published else None
     if channels is not None and not any(stem_of(path) in labels for path in images):
-        found = [ImageFiles(name, files, labels.get(name)) for name, files in channels.items()]
-    elif isinstance(description.get("training"), list):
-        return SiteFiles(_listed(folder, description["training"]), classes)
+        entries = [ImageFiles(name, files, labels.get(name)) for name, files in channels.items()]
+    elif isinstance(dataset.get("training"), list):
+        return SiteFiles(_listed(folder, dataset["training"]), classes)
     else:
-        found = [ImageFiles(name, (path,), labels.get(name)) for name, path in _by_stem(images).items()]
-    names = {entry.name for entry in found}
+        entries = [ImageFiles(name, (path,), labels.get(name)) for name, path in by_stem(images).items()]
+    names = {entry.name for entry in entries}
     for name, path in labels.items():
         if name not in names:
             raise PolyclinicError(
                 f"{path}: label without an image; add {images_folder.name}/{name}.* or take the label out."
             )
-    return SiteFiles(tuple(sorted(found, key=lambda entry: entry.name)), classes)
+    return SiteFiles(tuple(sorted(entries, key=lambda entry: entry.name)), classes)
 
 
-def _files(folder: Path) -> list[Path]:
+def image_files_in(folder: Path) -> list[Path]:
+    """The image files of a folder, sorted, without hidden files, clutter and the data of ``.mhd`` headers."""
     if not folder.is_dir():
         return []
     files = [p for p in sorted(folder.iterdir()) if not p.name.startswith(".") and p.name.lower() not in _CLUTTER]
@@ -94,7 +96,8 @@ def _files(folder: Path) -> list[Path]:
     return known
 
 
-def _by_stem(files: list[Path]) -> dict[str, Path]:
+def by_stem(files: list[Path]) -> dict[str, Path]:
+    """Files by their name without its suffix, which must be unique."""
     by_stem: dict[str, Path] = {}
     for path in files:
         other = by_stem.setdefault(stem_of(path), path)
@@ -103,11 +106,11 @@ def _by_stem(files: list[Path]) -> dict[str, Path]:
     return by_stem
 
 
-def _channel_files(images: list[Path]) -> dict[str, tuple[Path, ...]] | None:
+def channel_files(images: list[Path]) -> dict[str, tuple[Path, ...]] | None:
     """Group ``name_0000`` files by name; None when the files are not named so."""
     groups: dict[str, list[Path]] = {}
-    for stem, path in _by_stem(images).items():
-        match = _CHANNEL.fullmatch(stem)
+    for stem, path in by_stem(images).items():
+        match = CHANNEL_NAME.fullmatch(stem)
         if match is None:
             return None
         groups.setdefault(match[1], []).append(path)
@@ -124,7 +127,7 @@ def _channel_files(images: list[Path]) -> dict[str, tuple[Path, ...]] | None:
 
 def _listed(folder: Path, entries: list[Any]) -> tuple[ImageFiles, ...]:
     """The images of a Decathlon ``training`` list, whose paths are relative to the site."""
-    found: dict[str, ImageFiles] = {}
+    by_name: dict[str, ImageFiles] = {}
     for entry in entries:
         pair = entry if isinstance(entry, dict) else {"image": entry}
         image = folder / str(pair.get("image", ""))
@@ -134,19 +137,18 @@ def _listed(folder: Path, entries: list[Any]) -> tuple[ImageFiles, ...]:
                 raise PolyclinicError(
                     f"{folder / 'dataset.json'}: lists {path}, which does not exist; correct the list or add the file."
                 )
-        if stem_of(image) in found:
-            raise PolyclinicError(
-                f"{folder / 'dataset.json'}: lists the image '{stem_of(image)}' twice; keep one entry."
-            )
-        found[stem_of(image)] = ImageFiles(stem_of(image), (image,), label)
-    if not found:
+        name = stem_of(image)
+        if name in by_name:
+            raise PolyclinicError(f"{folder / 'dataset.json'}: lists the image '{name}' twice; keep one entry.")
+        by_name[name] = ImageFiles(name, (image,), label)
+    if not by_name:
         raise PolyclinicError(
             f"{folder / 'dataset.json'}: its 'training' list is empty, so that the site has no images; fill it."
         )
-    return tuple(found[name] for name in sorted(found))
+    return tuple(by_name[name] for name in sorted(by_name))
 
 
-def _description(folder: Path) -> dict[str, Any]:
+def _dataset_json(folder: Path) -> dict[str, Any]:
     path = folder / "dataset.json"
     if not path.is_file():
         return {}

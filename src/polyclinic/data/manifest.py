@@ -16,7 +16,7 @@ SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
-class Row:
+class ManifestRow:
     """What the manifest says of one image; None where it says nothing."""
 
     case: str | None
@@ -25,13 +25,13 @@ class Row:
 
 def read_manifest(
     path: Path, sites: Mapping[str, Sequence[ImageFiles]], left_out: Sequence[str] = ()
-) -> dict[tuple[str, str], Row]:
+) -> dict[tuple[str, str], ManifestRow]:
     """Read the rows by ``(site, image name)``; rows of sites that are ``left_out`` are skipped.
 
     ``image`` is a stem or a file name. Columns other than site, image, case and split are ignored.
     """
-    rows: dict[tuple[str, str], Row] = {}
-    names = {site: _names(found) for site, found in sites.items()}
+    rows: dict[tuple[str, str], ManifestRow] = {}
+    names = {site: _names(images) for site, images in sites.items()}
     for number, row in _table(path):
         site, image = row["site"], row["image"]
         if site in left_out:
@@ -54,18 +54,18 @@ def read_manifest(
         split = row.get("split") or None
         if split not in (None, *SPLITS):
             raise PolyclinicError(f"{path}: row {number} has the split '{split}', but expected train, val or test.")
-        rows[site, name] = Row(row.get("case") or None, split)
+        rows[site, name] = ManifestRow(row.get("case") or None, split)
     return rows
 
 
-def _names(found: Sequence[ImageFiles]) -> dict[str, str]:
+def _names(images: Sequence[ImageFiles]) -> dict[str, str]:
     """Every spelling of an image, to its name."""
     spellings: dict[str, str] = {}
-    for entry in found:
+    for entry in images:
         for path in entry.images:
             spellings[path.name] = entry.name
             spellings[stem_of(path)] = entry.name
-    return spellings | {entry.name: entry.name for entry in found}
+    return spellings | {entry.name: entry.name for entry in images}
 
 
 def _table(path: Path) -> list[tuple[int, dict[str, str]]]:

@@ -16,13 +16,21 @@ from torch import Tensor
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item
 from polyclinic.data.formats import Header
-from polyclinic.data.grids import Geometry, describe, file_affine, fit, geometry_of, place, restore
 from polyclinic.data.readers import read_image, read_label
+from polyclinic.data.voxel_grid import (
+    Geometry,
+    crop_and_resize,
+    file_affine,
+    geometry_of,
+    geometry_of_grid,
+    orient_and_space,
+    to_file_grid,
+)
 from polyclinic.recipe import DataSettings
 
-__all__ = ["Geometry", "Prepared", "geometry_of", "prepare", "resolve_size", "restore"]
+__all__ = ["Geometry", "Prepared", "geometry_of", "prepare", "resolve_size", "to_file_grid"]
 
-_LARGEST = {2: 256, 3: 128}  # what size = "auto" gives at most, so that a first run fits a laptop
+_LARGEST_AUTO_SIZE = {2: 256, 3: 128}  # what size = "auto" gives at most, so that a first run fits a laptop
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ def resolve_size(federation: Federation, settings: DataSettings, multiple: int) 
     ]
     if len(set(sizes)) == 1 and not any(size % multiple for size in sizes[0]):
         return sizes[0]
-    return tuple(_rounded(median(axis), multiple, _LARGEST[dims]) for axis in zip(*sizes, strict=True))
+    return tuple(_rounded(median(axis), multiple, _LARGEST_AUTO_SIZE[dims]) for axis in zip(*sizes, strict=True))
 
 
 def _rounded(size: float, multiple: int, largest: int) -> int:
@@ -80,15 +88,15 @@ def prepare(item: Item, federation: Federation, settings: DataSettings) -> list[
     if len(header.shape) > task.spatial_dims and not federation.volumes_as_slices:
         raise PolyclinicError(f"{item.images[0]}: is a volume among 2D images; take it out or cut it into slices.")
     affine = torch.from_numpy(file_affine(header, task))
-    grid = place(MetaTensor(torch.from_numpy(image.array), affine=affine), header, task, settings)
-    grid = fit(_scaled(grid, settings, image.highest), task, settings)
-    geometry = describe(header, task, settings, grid)
+    grid = orient_and_space(MetaTensor(torch.from_numpy(image.array), affine=affine), header, task, settings)
+    grid = crop_and_resize(_scaled(grid, settings, image.highest), task, settings)
+    geometry = geometry_of_grid(header, task, settings, grid)
     voxels = _plain(grid).float()
     label = None
     if item.label is not None:
         classes = torch.from_numpy(read_label(item, task)).float()[None]
-        mask = place(MetaTensor(classes, affine=affine), header, task, settings, label=True)
-        label = _plain(fit(mask, task, settings, label=True))[0].round().to(torch.uint8)
+        mask = orient_and_space(MetaTensor(classes, affine=affine), header, task, settings, label=True)
+        label = _plain(crop_and_resize(mask, task, settings, label=True))[0].round().to(torch.uint8)
     return _samples(item.name, voxels, label, geometry, task.neighbours)
 
 

@@ -60,23 +60,24 @@ class Pooled:
 
     def __init__(self, sets: Sequence[Images]) -> None:
         self.sets = sets
-        self.samples = [sample for one in sets for sample in one.samples]
-        self.labelled = torch.cat([one.labelled for one in sets])
-        self.starts = torch.tensor([0, *(len(one) for one in sets)]).cumsum(0)
+        self.samples = [sample for images in sets for sample in images.samples]
+        self.labelled = torch.cat([images.labelled for images in sets])
+        self.starts = torch.tensor([0, *map(len, sets)]).cumsum(0)
 
-        shapes = {tuple(one.batch(torch.tensor([0]))[0].shape[1:]) for one in sets if one.uniform and len(one)}
-        self.uniform = all(one.uniform for one in sets) and len(shapes) <= 1
+        first = torch.tensor([0])
+        shapes = {tuple(images.batch(first)[0].shape[1:]) for images in sets if images.uniform and len(images)}
+        self.uniform = all(images.uniform for images in sets) and len(shapes) <= 1
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Rows of the sites' images in the order of ``indices``."""
-        return self._collect(indices, lambda one, rows: one.batch(rows))
+        return self._collect(indices, lambda images, rows: images.batch(rows))
 
     def patches(self, indices: Tensor, size: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Random patches of images and labels."""
-        return self._collect(indices, lambda one, rows: one.patches(rows, size, generator))
+        return self._collect(indices, lambda images, rows: images.patches(rows, size, generator))
 
     def _collect(
         self, indices: Tensor, take: Callable[[Images, Tensor], tuple[Tensor, Tensor]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item
-from polyclinic.data.labels import Labels, choose_labels
+from polyclinic.data.label_budget import Labels, choose_labels
 from polyclinic.data.splits import Split, assign_splits, k_fold_splits
 from polyclinic.recipe import Recipe
 

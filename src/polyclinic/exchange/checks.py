@@ -1,4 +1,7 @@
-"""Every update is checked before it touches the global model."""
+"""Validation of what sites send: every update before it touches the global model, every score before it is used.
+
+Sites are not trusted: each check returns ``None``, or why the message must be refused, in one sentence.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ from polyclinic.core.errors import suggestion
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Evaluation, Update, tensor_bytes
 
-_ROW = {"site": str, "case": str, "image": str, "class": str, "metric": str, "value": float}
+_ROW_TYPES = {"site": str, "case": str, "image": str, "class": str, "metric": str, "value": float}
 _STATISTICS = {"mean", "sd", "count"}
-_MOST = 2**31  # of anything that a site counts; more would not fit into the arithmetic of a mean
-_LARGEST = 1e12  # of a metric: the sum over all cases of all sites must stay a number
-_LETTERS = 1000  # of a name in a table
-_SENTENCE = 500  # letters of what a site says
-_TERMS = 100  # of a loss
+_COUNT_LIMIT = 2**31  # of anything that a site counts; more would not fit into the arithmetic of a mean
+_LARGEST_METRIC = 1e12  # of either sign: the sum over all cases of all sites must stay a number
+_LONGEST_NAME = 1000  # characters of a name in a table
+_LONGEST_LINE = 500  # characters of a sentence that a site sends
+_MOST_LOSS_TERMS = 100
 
 
-def problem_with(
+def update_problem(
     update: Update, expected: Mapping[str, Tensor], declared: Mapping[str, tuple[Shared, ...]], round_number: int
 ) -> str | None:
     """Why an update must be refused, in one sentence, or ``None``.
@@ -31,50 +34,50 @@ def problem_with(
     if update.round != round_number:
         return f"it answers round {update.round}, not round {round_number}"
     for count, what in ((update.samples, "samples"), (update.steps, "steps")):
-        if not 0 <= count < _MOST:
-            return f"it counts {count if abs(count) < _MOST else 'too many'} {what}"
-    if len(update.losses) > _TERMS or not all(map(_is_name, update.losses)):
+        if not 0 <= count < _COUNT_LIMIT:
+            return f"it counts {count if abs(count) < _COUNT_LIMIT else 'too many'} {what}"
+    if len(update.losses) > _MOST_LOSS_TERMS or not all(map(_fits_table, update.losses)):
         return f"it lists {len(update.losses)} terms of its loss, or one whose name no table can hold"
     return _weights_problem(update.weights, expected) or _shared_problem(update.shared, declared)
 
 
-def problem_with_scores(scores: Evaluation) -> str | None:
+def scores_problem(scores: Evaluation) -> str | None:
     """Why the scores of a site must be refused, in one sentence, or ``None``."""
-    if not 0 <= scores.images < _MOST:
-        return f"it counts {scores.images if abs(scores.images) < _MOST else 'too many'} images"
+    if not 0 <= scores.images < _COUNT_LIMIT:
+        return f"it counts {scores.images if abs(scores.images) < _COUNT_LIMIT else 'too many'} images"
     if scores.dice < 0 or scores.dice > 1 + 1e-6:  # a Dice of NaN is that of no image
         return f"it has a mean Dice of {scores.dice:g}"
     for row in scores.rows:
-        if row.keys() != _ROW.keys() or not all(isinstance(row[key], kind) for key, kind in _ROW.items()):
-            return f"a row must have {', '.join(_ROW)}, texts and a number"
+        if row.keys() != _ROW_TYPES.keys() or not all(isinstance(row[key], kind) for key, kind in _ROW_TYPES.items()):
+            return f"a row must have {', '.join(_ROW_TYPES)}, texts and a number"
         if row["site"] != scores.site:
             return f"it has a row of site '{row['site']}'"
-        if not all(_is_name(text) for text in row.values() if isinstance(text, str)):
+        if not all(_fits_table(text) for text in row.values() if isinstance(text, str)):
             return "a row has a name that is too long for a table, or not one line"
-        if not _is_value(row["value"]):
+        if not _fits_mean(row["value"]):
             return f"a row has the value {row['value']}"
     for name, numbers in scores.stats.items():
-        if not _is_name(name) or numbers.keys() != _STATISTICS:
+        if not _fits_table(name) or numbers.keys() != _STATISTICS:
             return f"the statistics of '{name}' must have {', '.join(sorted(_STATISTICS))}"
-        if not all(map(_is_value, numbers.values())):
+        if not all(map(_fits_mean, numbers.values())):
             return f"the statistics of '{name}' hold a value that no mean can take"
     return None
 
 
-def one_line(text: str) -> str:
-    """What a site says, as one line that a terminal and a record can take: it may have written anything."""
-    plain = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * _SENTENCE])
-    return " ".join(plain.split())[:_SENTENCE]
+def printable_line(text: str) -> str:
+    """A site's text as one printable line of bounded length, for a terminal and a record: it may hold anything."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * _LONGEST_LINE])
+    return " ".join(plain.split())[:_LONGEST_LINE]
 
 
-def _is_name(text: str) -> bool:
+def _fits_table(text: str) -> bool:
     """Whether a table can hold a text and give it back."""
-    return len(text) <= _LETTERS and not any(ord(letter) < 32 for letter in text)
+    return len(text) <= _LONGEST_NAME and not any(ord(letter) < 32 for letter in text)
 
 
-def _is_value(value: str | float) -> bool:
+def _fits_mean(value: str | float) -> bool:
     """Whether means over cases and sites can take a value; NaN is one that a policy leaves out."""
-    return isinstance(value, float | int) and (isnan(value) or (isfinite(value) and abs(value) <= _LARGEST))
+    return isinstance(value, float | int) and (isnan(value) or (isfinite(value) and abs(value) <= _LARGEST_METRIC))
 
 
 def _weights_problem(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str | None:
@@ -100,36 +103,45 @@ def _shared_problem(
     shared: Mapping[str, Mapping[str, Tensor]], declared: Mapping[str, tuple[Shared, ...]]
 ) -> str | None:
     for component in shared.keys() | declared.keys():
-        wanted = {one.name: one for one in declared.get(component, ())}
-        given = shared.get(component, {})
-        if wanted.keys() != given.keys():
-            odd = min(wanted.keys() ^ given.keys())
+        wanted = {declaration.name: declaration for declaration in declared.get(component, ())}
+        tensors = shared.get(component, {})
+        if wanted.keys() != tensors.keys():
+            odd = min(wanted.keys() ^ tensors.keys())
             side = "declares but does not share" if odd in wanted else "shares without declaring"
             return f"component {component} {side} '{odd}'"
-        for name, tensor in given.items():
-            if not wanted[name].accepts(tensor):
-                return (
-                    f"component {component} shares '{name}' as {tensor.dtype} of shape {tuple(tensor.shape)}, "
-                    f"declared is {wanted[name].dtype} of shape {wanted[name].shape}"
-                )
-            if wanted[name].finite and not is_finite(tensor):
-                return f"component {component} shares NaN or infinite values in '{name}'"
-            rows = wanted[name].at_most
-            if rows is not None and len(tensor) > rows:
-                return f"component {component} shares {len(tensor)} rows in '{name}', at most {rows} are declared"
-            below = wanted[name].below
-            if below is not None and tensor.numel() and not 0 <= int(tensor.min()) <= int(tensor.max()) < below:
-                return f"component {component} shares '{name}' with values outside 0 to {below - 1}"
-        problem = _sizes_problem(component, given, wanted)
+        if component not in declared:
+            return f"component {component} is not declared"
+        for name, tensor in tensors.items():
+            problem = _tensor_problem(tensor, wanted[name])
+            if problem is not None:
+                return f"component {component} shares {problem}"
+        problem = _sizes_problem(component, tensors, wanted)
         if problem is not None:
             return problem
     return None
 
 
-def _sizes_problem(component: str, given: Mapping[str, Tensor], wanted: Mapping[str, Shared]) -> str | None:
+def _tensor_problem(tensor: Tensor, declared: Shared) -> str | None:
+    """What of a shared tensor was not declared, as the end of a sentence."""
+    name, rows, below = declared.name, declared.at_most, declared.below
+    if not declared.accepts(tensor):
+        return (
+            f"'{name}' as {tensor.dtype} of shape {tuple(tensor.shape)}, "
+            f"declared is {declared.dtype} of shape {declared.shape}"
+        )
+    if declared.finite and not is_finite(tensor):
+        return f"NaN or infinite values in '{name}'"
+    if rows is not None and len(tensor) > rows:
+        return f"{len(tensor)} rows in '{name}', at most {rows} are declared"
+    if below is not None and tensor.numel() and not 0 <= int(tensor.min()) <= int(tensor.max()) < below:
+        return f"'{name}' with values outside 0 to {below - 1}"
+    return None
+
+
+def _sizes_problem(component: str, tensors: Mapping[str, Tensor], wanted: Mapping[str, Shared]) -> str | None:
     """Sizes that are only known at run time must agree wherever they carry one name."""
     sizes: dict[str, tuple[int, str]] = {}
-    for name, tensor in given.items():
+    for name, tensor in tensors.items():
         for label, size in zip(wanted[name].shape, tensor.shape, strict=True):
             if isinstance(label, str) and sizes.setdefault(label, (size, name))[0] != size:
                 first, other = sizes[label]
@@ -140,7 +152,7 @@ def _sizes_problem(component: str, given: Mapping[str, Tensor], wanted: Mapping[
 def shared_amount(tensors: Mapping[str, Tensor], declared: tuple[Shared, ...]) -> dict[str, int]:
     """Bytes of what a component shared and, where rows are prototypes, their number; absent classes are zeros."""
     amount = {"bytes": tensor_bytes(tensors)}
-    rows = [tensors[one.name] for one in declared if one.prototypes]
+    rows = [tensors[declaration.name] for declaration in declared if declaration.prototypes]
     return amount | {"prototypes": sum(int(row.any(1).sum()) for row in rows)} if rows else amount
 
 

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError, create_model
 from torch import Tensor
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import load_tensors, save_tensors
+from polyclinic.core.tensor_files import load_tensors, save_tensors
 from polyclinic.exchange.tensor_names import join_names, owners_of, split_names, with_owners
 
 Tensors = dict[str, Tensor]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import load_tensors, save_tensors
+from polyclinic.core.tensor_files import load_tensors, save_tensors
 from polyclinic.exchange.messages import Tensors
 from polyclinic.exchange.tensor_names import join_names, owners_of, split_names, with_owners
 

@@ -15,7 +15,7 @@ from polyclinic.components.base import Component
 from polyclinic.components.rounds import ServerRound
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.seeds import generator_for
-from polyclinic.exchange.checks import one_line, problem_with, shared_amount
+from polyclinic.exchange.checks import printable_line, shared_amount, update_problem
 from polyclinic.exchange.messages import Broadcast, Failure, Tensors, Update, tensor_bytes
 from polyclinic.federation.checkpoint import Checkpoint, ServerState
 from polyclinic.federation.engine import Engine
@@ -126,9 +126,9 @@ class Server:
                 said = answer.reason if answer.reason.startswith("refused:") else f"failed: {answer.reason}"
                 self._refuse(answer.site, said, tally, answer.details)
                 continue
-            problem = problem_with(answer, broadcast.weights, self.declared, broadcast.round)
+            problem = update_problem(answer, broadcast.weights, self.declared, broadcast.round)
             if problem is not None:
-                self._refuse(answer.site, one_line(f"update refused: {problem}"), tally)
+                self._refuse(answer.site, printable_line(f"update refused: {problem}"), tally)
                 continue
             tally.samples[answer.site], tally.losses[answer.site] = answer.samples, answer.losses
             tally.bytes_up[answer.site], tally.seconds[answer.site] = answer.bytes, answer.seconds

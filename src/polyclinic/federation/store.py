@@ -8,7 +8,8 @@ from pathlib import Path
 
 from safetensors.torch import save as to_bytes
 
-from polyclinic.core.files import load_tensors, save_tensors, write_private
+from polyclinic.core.files import write_private
+from polyclinic.core.tensor_files import load_tensors, save_tensors
 from polyclinic.exchange.messages import Tensors, tensor_bytes
 from polyclinic.exchange.tensor_names import join_names, owners_of, split_names, with_owners
 

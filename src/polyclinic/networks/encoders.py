@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from polyclinic.core.errors import PolyclinicError, suggestion
-from polyclinic.core.files import load_tensors
+from polyclinic.core.tensor_files import load_tensors
 from polyclinic.networks.presets import PRESETS, Preset
 from polyclinic.recipe import NetworkSettings
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import exclusive_lock, read_json, write_json, write_text
+from polyclinic.core.files import read_json, write_json, write_text
+from polyclinic.core.locks import exclusive_lock
 from polyclinic.core.version import installed_versions
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import changed_keys, load_recipe, recipe_text

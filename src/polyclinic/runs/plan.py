@@ -8,8 +8,10 @@ from pathlib import Path
 import torch
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.data.federation import Federation, Item, item_header, open_federation
-from polyclinic.data.imageset import ImageSet, build_imageset
+from polyclinic.data.build_imageset import build_imageset
+from polyclinic.data.federation import Federation, Item, item_header
+from polyclinic.data.imageset import ImageSet
+from polyclinic.data.open_federation import open_federation
 from polyclinic.data.preprocessing import resolve_size
 from polyclinic.data.sitedata import SiteData
 from polyclinic.evaluation.protocols import ProtocolPart

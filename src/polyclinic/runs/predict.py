@@ -13,9 +13,9 @@ import torch
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.files import read_json
 from polyclinic.data.federation import Federation, Item, Task
-from polyclinic.data.grids import restore
-from polyclinic.data.listing import list_images
+from polyclinic.data.prediction_inputs import list_images
 from polyclinic.data.preprocessing import prepare
+from polyclinic.data.voxel_grid import to_file_grid
 from polyclinic.data.writers import write_label
 from polyclinic.federation.checkpoint import Checkpoint
 from polyclinic.federation.store import SiteStore
@@ -68,7 +68,7 @@ def _segment(workspace: Workspace, federation: Federation, item: Item) -> npt.ND
     batches = torch.split(stacked, workspace.recipe.evaluation.batch_size)
     probabilities = torch.cat([workspace.predict(batch).cpu() for batch in batches])
     whole = probabilities if prepared[0].slice_index is not None else probabilities[0]
-    return restore(whole, prepared[0].geometry)
+    return to_file_grid(whole, prepared[0].geometry)
 
 
 def load_model(

@@ -17,7 +17,7 @@ from polyclinic.data.federation import Task
 from polyclinic.data.splits import Split
 from polyclinic.evaluation.aggregate import Row, rows_from_csv, rows_to_csv
 from polyclinic.evaluation.protocols import ProtocolPart, part_names
-from polyclinic.exchange.checks import one_line
+from polyclinic.exchange.checks import printable_line
 from polyclinic.exchange.messages import Description, Failure
 from polyclinic.federation.engine import Engine
 from polyclinic.federation.observer import Observer
@@ -145,12 +145,12 @@ class RemoteExecution:
             try:
                 tasks[answer.site], spaced[answer.site] = task_from(answer.task), answer.knows_spacing
             except PolyclinicError as error:
-                self.observer.on_refusal(-1, answer.site, one_line(str(error)), "")
+                self.observer.on_refusal(-1, answer.site, printable_line(str(error)), "")
                 continue
             self.splits.setdefault(part, {})[answer.site] = answer.split_sha256
             counts = ", ".join(f"{count} {name}" for name, count in answer.images.items())
             version = answer.versions.get("polyclinic", "?")
-            self.observer.on_message(one_line(f"{answer.site}: {counts}, polyclinic {version}"))
+            self.observer.on_message(printable_line(f"{answer.site}: {counts}, polyclinic {version}"))
             self.versions[answer.site] = answer.versions
             self._compare_versions(answer.site, answer.versions)
         if not tasks and not binding:
@@ -178,7 +178,7 @@ class RemoteExecution:
             f"{name} {theirs.get(name, '?')} (here {ours[name]})" for name in _MATTER if theirs.get(name) != ours[name]
         ]
         if other:
-            self.observer.on_message(one_line(f"warning: {site} has other versions: {', '.join(other)}"))
+            self.observer.on_message(printable_line(f"warning: {site} has other versions: {', '.join(other)}"))
 
     def _settle(self, task: Task, sliced: bool, spaced: bool) -> None:
         """Write down what the recipe left open, once for the whole run."""
@@ -293,5 +293,5 @@ def task_from(table: Mapping[str, Any]) -> tuple[Task, bool]:
 def _difference(one: Task, other: Task) -> str:
     for key, value in asdict(one).items():
         if value != getattr(other, key):
-            return one_line(f"{key} = {getattr(other, key)}, expected {value}")
+            return printable_line(f"{key} = {getattr(other, key)}, expected {value}")
     return "volumes are cut into slices at one of them only"

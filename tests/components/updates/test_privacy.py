@@ -18,7 +18,7 @@ from polyclinic.components.toolbox.privacy.accounting import epsilon_after
 from polyclinic.components.toolbox.privacy.noise import normal
 from polyclinic.components.updates.privacy import Privacy, clipped
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import load_tensors
+from polyclinic.core.tensor_files import load_tensors
 from polyclinic.exchange.messages import Update, to_tensors
 from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.methods.expression import parse_method

@@ -14,8 +14,8 @@ from typing import Any
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_private, write_text
 from polyclinic.core.version import installed_versions
-from polyclinic.data.description import read_description
 from polyclinic.data.federation import Federation, Item, item_header
+from polyclinic.data.federation_file import read_federation_file
 from polyclinic.data.formats import stem_of
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData
@@ -187,7 +187,7 @@ class RequestHandler:
             if not isinstance(table.get(key, {}), dict):
                 raise PolyclinicError(f"the server's recipe: {key} = {table[key]!r} is not possible: it is a table.")
         data = {k: v for k, v in table.get("data", {}).items() if k != "cache"}
-        if read_description(Path(settings.data) / "federation.toml").case_pattern is not None:
+        if read_federation_file(Path(settings.data) / "federation.toml").case_pattern is not None:
             data.pop("case_pattern", None)  # how cases are named is the hospital's to say, where it says so
         data |= {"sites": [settings.name], "cache": str(self.home / "cache")}
         network = {k: v for k, v in table.get("network", {}).items() if k != "weights"}

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import exclusive_lock
-from polyclinic.data.federation import open_federation
+from polyclinic.core.locks import exclusive_lock
 from polyclinic.data.layouts import looks_like_site
+from polyclinic.data.open_federation import open_federation
 from polyclinic.deploy.processes import require_flower
 from polyclinic.deploy.site.settings import SiteSettings
 from polyclinic.deploy.site.supervisor import ServerConnection, SiteSupervisor

@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.engines.flower.nodes import Node, Nodes
 from polyclinic.engines.flower.records import from_records, to_records
-from polyclinic.exchange.checks import one_line, problem_with_scores
+from polyclinic.exchange.checks import printable_line, scores_problem
 from polyclinic.exchange.messages import (
     Broadcast,
     Description,
@@ -227,11 +227,11 @@ class _Exchange:
         if isinstance(answer, Failure):
             return self._failure(site, answer.reason)
         if isinstance(answer, Evaluation):
-            problem = problem_with_scores(answer)
-            answer.note = one_line(answer.note)
+            problem = scores_problem(answer)
+            answer.note = printable_line(answer.note)
             return answer if problem is None else self._failure(site, f"sent scores that cannot be used: {problem}")
         if isinstance(answer, Description):
-            answer.refusal = one_line(answer.refusal)
+            answer.refusal = printable_line(answer.refusal)
         return answer
 
     def _look_around(self) -> None:
@@ -266,4 +266,4 @@ class _Exchange:
         self.engine.observer.on_status(self.number, site, status)
 
     def _failure(self, site: str, reason: str) -> Failure:
-        return Failure(site, self.number, one_line(reason))
+        return Failure(site, self.number, printable_line(reason))

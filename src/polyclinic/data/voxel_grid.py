@@ -67,8 +67,10 @@ def geometry_of(item: Item, federation: Federation, settings: DataSettings) -> G
     start = file_affine(header, federation.task)
     # MONAI's lazy mode moves the affine and the shape, and no voxel: the tensor needs no memory.
     grid = MetaTensor(torch.zeros(()).expand(1, *header.shape), affine=torch.from_numpy(start))
-    grid = fit(place(grid, header, federation.task, settings, lazy=True), federation.task, settings, lazy=True)
-    return describe(header, federation.task, settings, grid)
+    grid = crop_and_resize(
+        orient_and_space(grid, header, federation.task, settings, lazy=True), federation.task, settings, lazy=True
+    )
+    return geometry_of_grid(header, federation.task, settings, grid)
 
 
 def file_affine(header: Header, task: Task) -> npt.NDArray[np.float64]:
@@ -79,7 +81,7 @@ def file_affine(header: Header, task: Task) -> npt.NDArray[np.float64]:
     return np.diag([*spacing, *[1.0] * (4 - len(spacing))])
 
 
-def place(
+def orient_and_space(
     grid: Any, header: Header, task: Task, settings: DataSettings, label: bool = False, lazy: bool = False
 ) -> Any:
     """Bring ``(channel, *spatial)`` to the wanted orientation (volumes that know theirs) and spacing."""
@@ -107,7 +109,7 @@ def place(
     return grid
 
 
-def fit(grid: Any, task: Task, settings: DataSettings, label: bool = False, lazy: bool = False) -> Any:
+def crop_and_resize(grid: Any, task: Task, settings: DataSettings, label: bool = False, lazy: bool = False) -> Any:
     """Cut ``data.crop`` out of ``(channel, *spatial)`` and bring it to ``data.size``; ``"auto"`` keeps its own size."""
     if settings.crop is not None:
         grid = CenterSpatialCrop(_target("data.crop", settings.crop, grid, task, settings), lazy=lazy)(grid)
@@ -140,7 +142,7 @@ def _target(key: str, size: tuple[int, ...], grid: Any, task: Task, settings: Da
     return target
 
 
-def describe(header: Header, task: Task, settings: DataSettings, grid: Any) -> Geometry:
+def geometry_of_grid(header: Header, task: Task, settings: DataSettings, grid: Any) -> Geometry:
     """The geometry of a grid that came out of ``place`` and ``fit``."""
     known = header.affine is not None or task.nominal_spacing(len(header.shape)) is not None
     return Geometry(
@@ -153,7 +155,7 @@ def describe(header: Header, task: Task, settings: DataSettings, grid: Any) -> G
     )
 
 
-def restore(prediction: Tensor, geometry: Geometry) -> npt.NDArray[np.uint8]:
+def to_file_grid(prediction: Tensor, geometry: Geometry) -> npt.NDArray[np.uint8]:
     """Bring a prediction back to its file's own grid, as classes ``(*spatial)``.
 
     ``prediction`` holds probabilities (or logits) on the prepared grid: ``(class, *spatial)``, or

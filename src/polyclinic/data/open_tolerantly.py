@@ -2,51 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.data.description import Description, read_description, salvage_description
-from polyclinic.data.federation import Federation, Item, Task, item_header, open_federation
+from polyclinic.data.federation import Federation, Item, Task, item_header
+from polyclinic.data.federation_file import FederationFile, read_federation_file, read_valid_keys
 from polyclinic.data.formats import Header, stem_of, suffix_of
+from polyclinic.data.infer_task import dims_of
 from polyclinic.data.layouts import ImageFiles, SiteFiles, find_site, looks_like_site
-from polyclinic.data.manifest import Row, read_manifest
+from polyclinic.data.manifest import ManifestRow, read_manifest
+from polyclinic.data.open_federation import make_item, open_federation, site_folders
+from polyclinic.data.problems import Problem, problem_of, relative
 from polyclinic.recipe import DataSettings
 
-Severity = Literal["error", "warning"]
 
-
-@dataclass(frozen=True)
-class Problem:
-    """One fault. ``site`` and ``file`` (relative to the federation's folder) are empty where it has none."""
-
-    severity: Severity
-    site: str
-    file: str
-    sentence: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return asdict(self)
-
-
-def problem_of(error: PolyclinicError, root: Path, site: str = "") -> Problem:
-    """Split an error's sentence into the file that it starts with and the rest."""
-    path, colon, rest = str(error).partition(": ")
-    if colon and Path(path).is_relative_to(root):
-        return Problem("error", site, relative(Path(path), root), rest.replace(f"{root}{os.sep}", ""))
-    return Problem("error", site, "", str(error))
-
-
-def relative(path: Path, root: Path) -> str:
-    """The path below the federation's folder, or the folder's own name."""
-    return path.name if path == root else path.relative_to(root).as_posix()
-
-
-def survey(source: str | Path, settings: DataSettings) -> tuple[Federation, list[Problem]]:
+def open_tolerantly(source: str | Path, settings: DataSettings) -> tuple[Federation, list[Problem]]:
     """Open a federation, or as much of it as can be listed, with what kept the rest from opening.
 
     A source that is no folder with sites raises. In a federation that does not open, cases come from the manifest only.
@@ -74,35 +45,32 @@ def survey(source: str | Path, settings: DataSettings) -> tuple[Federation, list
 
 def _salvage(root: Path) -> tuple[Federation, list[Problem]]:
     problems: list[Problem] = []
-    description = Description()
     try:
-        description = read_description(root / "federation.toml")
+        declared = read_federation_file(root / "federation.toml")
     except PolyclinicError as error:
         problems.append(problem_of(error, root))
-        description = salvage_description(root / "federation.toml")
+        declared = read_valid_keys(root / "federation.toml")
     files: dict[str, SiteFiles] = {}
-    for folder in sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith((".", "_"))):
-        if description.sites is None or folder.name in description.sites:
-            files[folder.name], own = _site(folder, root)
-            problems += own
-    found = {site: entry.found for site, entry in files.items() if entry.found}
-    rows: dict[tuple[str, str], Row] = {}
+    for site, folder in sorted(site_folders(root).items()):
+        if declared.sites is None or site in declared.sites:
+            files[site], site_problems = _site(folder, root)
+            problems += site_problems
+    images = {site: entry.images for site, entry in files.items() if entry.images}
+    rows: dict[tuple[str, str], ManifestRow] = {}
     try:
         if (root / "manifest.csv").is_file():
-            skipped = [p.name for p in root.iterdir() if p.name not in found]
-            rows = read_manifest(root / "manifest.csv", found, skipped)
+            skipped = [p.name for p in root.iterdir() if p.name not in images]
+            rows = read_manifest(root / "manifest.csv", images, skipped)
     except PolyclinicError as error:
         problems.append(problem_of(error, root))
     sites = {
-        site: tuple(_item(site, entry, rows.get((site, entry.name), Row(None, None))) for entry in entries)
-        for site, entries in found.items()
+        site: tuple(
+            make_item(site, entry, rows.get((site, entry.name)), case_of=lambda name: name) for entry in entries
+        )
+        for site, entries in images.items()
     }
-    task, sliced = _task(description, files, sites)
-    return Federation(description.name or root.name, task, sites, root, sliced), problems
-
-
-def _item(site: str, found: ImageFiles, row: Row) -> Item:
-    return Item(site, found.name, found.images, found.label, row.case or found.name, row.split)
+    task, sliced = _task(declared, files, sites)
+    return Federation(declared.name or root.name, task, sites, root, sliced), problems
 
 
 def _site(folder: Path, root: Path) -> tuple[SiteFiles, list[Problem]]:
@@ -121,8 +89,8 @@ def _site(folder: Path, root: Path) -> tuple[SiteFiles, list[Problem]]:
         for stem, path in sorted(labels.items())
         if stem not in images
     ]
-    found = tuple(ImageFiles(stem, (path,), labels.get(stem)) for stem, path in sorted(images.items()))
-    return SiteFiles(found), strays if first.file in {stray.file for stray in strays} else [first, *strays]
+    pairs = tuple(ImageFiles(stem, (path,), labels.get(stem)) for stem, path in sorted(images.items()))
+    return SiteFiles(pairs), strays if first.file in {stray.file for stray in strays} else [first, *strays]
 
 
 def _by_stem(folder: Path) -> dict[str, Path]:
@@ -131,21 +99,21 @@ def _by_stem(folder: Path) -> dict[str, Path]:
 
 
 def _task(
-    description: Description, files: dict[str, SiteFiles], sites: dict[str, tuple[Item, ...]]
+    declared: FederationFile, files: dict[str, SiteFiles], sites: dict[str, tuple[Item, ...]]
 ) -> tuple[Task, bool]:
     """The declared task; what it leaves out is what most images have. Undeclared classes may be any."""
     headers = [header for items in sites.values() for item in items if (header := _header(item)) is not None]
-    shapes = Counter(2 if len(h.shape) == 2 or h.shape[2] == 1 else 3 for h in headers) or Counter([2])
-    dims = description.spatial_dims or shapes.most_common(1)[0][0]
+    ranks = Counter(map(dims_of, headers)) or Counter([2])
+    dims = declared.spatial_dims or ranks.most_common(1)[0][0]
     channels = Counter(header.channels for header in headers) or Counter([1])
-    declared = description.classes or next((entry.classes for entry in files.values() if entry.classes), None)
-    classes = declared or ("background", *(f"class {value}" for value in range(1, 256)))
+    known_classes = declared.classes or next((entry.classes for entry in files.values() if entry.classes), None)
+    classes = known_classes or ("background", *(f"class {value}" for value in range(1, 256)))
     task = Task(
         classes,
-        description.channels or channels.most_common(1)[0][0],
+        declared.channels or channels.most_common(1)[0][0],
         dims,
-        description.modality,
-        spacing=description.spacing,
+        declared.modality,
+        spacing=declared.spacing,
     )
     return task, dims == 2 and any(len(header.shape) == 3 for header in headers)
 

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.data.cache import Record, cache_key, read_entry, write_entry
 from polyclinic.data.federation import Item, Task
+from polyclinic.data.prepared_cache import CacheRecord, cache_key, read_entry, write_entry
 from polyclinic.recipe import DataSettings
 
 TASK = Task(("background", "x"), 2, 2)
 
 
-def records(*shapes: tuple[int, int]) -> list[Record]:
+def records(*shapes: tuple[int, int]) -> list[CacheRecord]:
     generator = torch.Generator().manual_seed(0)
     return [
-        Record(
+        CacheRecord(
             torch.rand(2, *shape, generator=generator),
             torch.randint(0, 2, shape, dtype=torch.uint8, generator=generator),
             {"number": number},
@@ -43,13 +43,13 @@ def test_what_is_written_is_read(tmp_path: Path, shapes: list[tuple[int, int]]) 
 
 def test_views_that_are_not_contiguous_are_written_in_order(tmp_path: Path) -> None:
     image, label = torch.rand(4, 3, 2).permute(2, 0, 1), torch.randint(0, 2, (3, 4), dtype=torch.uint8).T
-    images, labels, _ = read_entry(write_entry(tmp_path, "key", [Record(image, label, {})]))
+    images, labels, _ = read_entry(write_entry(tmp_path, "key", [CacheRecord(image, label, {})]))
     assert torch.equal(images[0], image)
     assert torch.equal(labels[0], label)
 
 
 def test_nothing_half_written_stays(tmp_path: Path) -> None:
-    def failing() -> Iterator[Record]:
+    def failing() -> Iterator[CacheRecord]:
         yield from records((3, 4))
         raise PolyclinicError("the second image is damaged")
 
@@ -67,7 +67,7 @@ def test_a_killed_process_leaves_a_part_that_is_removed_after_a_day(tmp_path: Pa
 
 
 def test_a_faster_process_wins(tmp_path: Path) -> None:
-    def slow() -> Iterator[Record]:
+    def slow() -> Iterator[CacheRecord]:
         write_entry_of_other = tmp_path / "key"
         (tmp_path / "other").mkdir()
         write_entry(tmp_path / "other", "key", records((3, 4))).rename(write_entry_of_other)

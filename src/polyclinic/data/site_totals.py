@@ -30,7 +30,7 @@ class SiteRow:
 
 
 @dataclass
-class Tally:
+class SiteTotals:
     """Running sums over the images of a site, so that no image stays in memory."""
 
     sizes: list[tuple[int, ...]] = field(default_factory=list)

@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.data.federation import open_federation
+from polyclinic.data.contact_sheet import _flatten, contact_sheet
+from polyclinic.data.open_federation import open_federation
 from polyclinic.data.phantoms import write_demo
 from polyclinic.data.readers import Image as ReadImage
-from polyclinic.data.sheet import _flatten, contact_sheet
 
 
 @pytest.mark.parametrize(("name", "size", "sites"), [("nuclei", 16, 4), ("prostate", 16, 6), ("tumour", 12, 3)])

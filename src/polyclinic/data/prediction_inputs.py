@@ -7,7 +7,7 @@ from pathlib import Path
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.formats import SUFFIXES, read_header, stem_of, suffix_of
-from polyclinic.data.layouts import _CHANNEL, ImageFiles, _by_stem, _channel_files, _files
+from polyclinic.data.layouts import CHANNEL_NAME, ImageFiles, by_stem, channel_files, image_files_in
 
 
 def list_images(path: Path, channels: int | None = None) -> list[ImageFiles]:
@@ -17,7 +17,7 @@ def list_images(path: Path, channels: int | None = None) -> list[ImageFiles]:
     them has all ``channels`` of the task by itself: then they are frames or slices, each an image of its own.
     """
     if path.is_file():
-        return [_one(path, channels)]
+        return [_single_file(path, channels)]
     if not path.is_dir():
         raise PolyclinicError(f"{path}: no such file or folder; give an image or a folder of images.")
     folder = path / "images" if (path / "images").is_dir() else path
@@ -25,25 +25,25 @@ def list_images(path: Path, channels: int | None = None) -> list[ImageFiles]:
         raise PolyclinicError(
             f"{folder}: holds no images; give an image or a folder of images ({', '.join(SUFFIXES)})."
         )
-    return _named(_files(folder), channels)
+    return _grouped(image_files_in(folder), channels)
 
 
-def _one(path: Path, channels: int | None) -> ImageFiles:
+def _single_file(path: Path, channels: int | None) -> ImageFiles:
     """A single file; of nnU-Net's ``name_0000`` with the other channels beside it."""
     if suffix_of(path) is None:
         raise PolyclinicError(f"{path}: unknown format; expected one of {', '.join(SUFFIXES)}, so convert it.")
-    match = _CHANNEL.fullmatch(stem_of(path))
+    match = CHANNEL_NAME.fullmatch(stem_of(path))
     if match is None or match[2] != "0000":
         return ImageFiles(stem_of(path), (path,), None)
     beside = sorted(path.parent.glob(f"{escape(match[1])}_[0-9][0-9][0-9][0-9].*"))
     family = [file for file in beside if suffix_of(file) == suffix_of(path)]
-    return next(found for found in _named(family, channels) if path in found.images)
+    return next(image for image in _grouped(family, channels) if path in image.images)
 
 
-def _named(files: list[Path], channels: int | None) -> list[ImageFiles]:
-    matches = [_CHANNEL.fullmatch(stem_of(file)) for file in files]
+def _grouped(files: list[Path], channels: int | None) -> list[ImageFiles]:
+    matches = [CHANNEL_NAME.fullmatch(stem_of(file)) for file in files]
     numbers = {match[2] if match else None for match in matches}
     separate = channels is not None and None not in numbers and read_header(files[0]).channels == channels
     if None in numbers or (separate and numbers != {"0000"}):
-        return [ImageFiles(name, (file,), None) for name, file in sorted(_by_stem(files).items())]
-    return [ImageFiles(name, group, None) for name, group in sorted((_channel_files(files) or {}).items())]
+        return [ImageFiles(name, (file,), None) for name, file in sorted(by_stem(files).items())]
+    return [ImageFiles(name, group, None) for name, group in sorted((channel_files(files) or {}).items())]

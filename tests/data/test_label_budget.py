@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 import polyclinic
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.data.federation import Federation, Item, Task, open_federation
-from polyclinic.data.labels import choose_labels
+from polyclinic.data.federation import Federation, Item, Task
+from polyclinic.data.label_budget import choose_labels
+from polyclinic.data.open_federation import open_federation
 from polyclinic.data.phantoms import write_demo
 from polyclinic.data.sitedata import SiteData
 from polyclinic.data.splits import Split, assign_splits
@@ -166,7 +167,7 @@ def test_labels_of_earlier_parts_are_not_held(kind: str, tmp_path: Path, monkeyp
 
 
 def test_hidden_slices_of_a_volume_have_no_label(tmp_path: Path) -> None:
-    from polyclinic.data.imageset import build_imageset
+    from polyclinic.data.build_imageset import build_imageset
 
     write_demo("prostate", tmp_path / "f", cases=2)
     data = DataSettings(size=(16, 16), labelled=4, split_from="recipe", split=(1.0, 0.0, 0.0))

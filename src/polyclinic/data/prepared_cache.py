@@ -27,15 +27,15 @@ from polyclinic.core.files import write_json
 from polyclinic.data.federation import Item, Task
 from polyclinic.recipe import DataSettings
 
-FORMAT = 2  # raise it when the same files and settings would give other tensors
-_SETTINGS = {
+CACHE_FORMAT = 2  # raise it when the same files and settings would give other tensors
+_SETTINGS_THAT_MATTER = {
     "crop", "size", "fit", "orientation", "spacing", "intensity", "percentiles", "nonzero", "slice_axis", "neighbours",
 }  # fmt: skip
-_ABANDONED = 24 * 3600  # seconds after which a half-written entry belongs to a process that died
+_ABANDONED_AFTER = 24 * 3600  # seconds after which a half-written entry belongs to a process that died
 
 
 @dataclass(frozen=True)
-class Record:
+class CacheRecord:
     """One prepared image ``(channel, *spatial)``, its label ``(*spatial)`` in uint8, and plain data about it."""
 
     image: Tensor
@@ -46,9 +46,9 @@ class Record:
 def cache_key(items: Sequence[Item], task: Task, settings: DataSettings) -> str:
     """A hash over the files (path, size, time of change), the settings that matter and the task."""
     what = {
-        "format": FORMAT,
+        "format": CACHE_FORMAT,
         "task": [len(task.classes), task.channels, task.spatial_dims, task.neighbours, task.spacing],
-        "settings": settings.model_dump(mode="json", include=_SETTINGS),
+        "settings": settings.model_dump(mode="json", include=_SETTINGS_THAT_MATTER),
         "items": [
             [item.site, item.name, item.case, item.labelled_slices, *map(_stamp, (*item.images, item.label))]
             for item in items
@@ -69,7 +69,7 @@ def _stamp(path: Path | None) -> list[str | int] | None:
     return [str(path.resolve()), about.st_size, about.st_mtime_ns]
 
 
-def write_entry(folder: Path, key: str, records: Iterable[Record]) -> Path:
+def write_entry(folder: Path, key: str, records: Iterable[CacheRecord]) -> Path:
     """Stream records into the entry ``folder / key``; nothing stays in memory, nothing half-written stays behind."""
     entry = folder / key
     part = folder / f".{key}.{os.getpid()}.part"
@@ -133,5 +133,5 @@ def _mapped(path: Path, dtype: np.dtype[Any], shapes: list[tuple[int, ...]]) -> 
 
 def _remove_abandoned(folder: Path) -> None:
     for part in folder.glob(".*.part") if folder.is_dir() else ():
-        if part.is_dir() and time.time() - part.stat().st_mtime > _ABANDONED:
+        if part.is_dir() and time.time() - part.stat().st_mtime > _ABANDONED_AFTER:
             shutil.rmtree(part, ignore_errors=True)

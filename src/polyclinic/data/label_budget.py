@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from polyclinic.core.seeds import seed_for
 from polyclinic.data.federation import Federation, Item
-from polyclinic.data.grids import geometry_of
 from polyclinic.data.splits import Split
+from polyclinic.data.voxel_grid import geometry_of
 from polyclinic.recipe import DataSettings
 
 Slices = tuple[int, ...] | None
@@ -67,20 +67,20 @@ def _spend(
     for item in items:
         by_case.setdefault(item.case, []).append(item)
     for case in sorted(by_case, key=lambda case: (seed_for(seed, items[0].site, "labelled", case), case)):
-        own = by_case[case]
-        total = sum(counts[item.name] for item in own)
+        images = by_case[case]
+        total = sum(counts[item.name] for item in images)
         if total <= left:
-            yield from ((item, None) for item in own)
+            yield from ((item, None) for item in images)
         elif left > 0:
-            yield from _part(own, counts, left, seed)
+            yield from _part(images, counts, left, seed)
         left -= min(left, total)
 
 
 def _part(items: Sequence[Item], counts: dict[str, int], wanted: int, seed: int) -> Iterator[tuple[Item, Slices]]:
     """Some of the images or slices of a case, at random."""
-    each = [(item, number) for item in items for number in range(counts[item.name])]
-    each.sort(key=lambda one: seed_for(seed, one[0].site, "labelled", one[0].name, one[1]))
-    taken = each[:wanted]
+    samples = [(item, number) for item in items for number in range(counts[item.name])]
+    samples.sort(key=lambda sample: seed_for(seed, sample[0].site, "labelled", sample[0].name, sample[1]))
+    taken = samples[:wanted]
     for item in items:
         numbers = tuple(sorted(number for other, number in taken if other is item))
         if numbers:

@@ -12,7 +12,7 @@ from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.wording import first_finding
 
 
-class Description(BaseModel):
+class FederationFile(BaseModel):
     """The keys of ``federation.toml``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,21 +35,21 @@ class Description(BaseModel):
         return names
 
 
-def read_description(path: Path) -> Description:
+def read_federation_file(path: Path) -> FederationFile:
     """Read ``federation.toml``; a missing file says nothing, a wrong key gets a sentence."""
     if not path.is_file():
-        return Description()
+        return FederationFile()
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise PolyclinicError(f"{path}: cannot be read as TOML ({error}); correct that line.") from error
-    known = list(Description.model_fields)
+    known = list(FederationFile.model_fields)
     for key in table:
         if key not in known:
             advice = suggestion(key, known) or f"; known keys are {', '.join(known)}."
             raise PolyclinicError(f"{path}: unknown key '{key}'{advice}")
     try:
-        return Description.model_validate(table)
+        return FederationFile.model_validate(table)
     except ValidationError as error:
         first = error.errors()[0]
         where = first["loc"][0] if first["loc"] else ""
@@ -59,20 +59,20 @@ def read_description(path: Path) -> Description:
         ) from error
 
 
-def salvage_description(path: Path) -> Description:
+def read_valid_keys(path: Path) -> FederationFile:
     """The keys of a faulty ``federation.toml`` that are good, so that one typo does not hide all other faults."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return Description()
+        return FederationFile()
     good = {}
     for key, value in table.items():
         try:
-            Description.model_validate({key: value})
+            FederationFile.model_validate({key: value})
         except ValidationError:
             continue
         good[key] = value
-    return Description.model_validate(good)
+    return FederationFile.model_validate(good)
 
 
 _HINTS = {

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.data.listing import list_images
+from polyclinic.data.prediction_inputs import list_images
 
 
 def picture(path: Path, channels: int = 1) -> Path:

@@ -1,0 +1,48 @@
+"""Named tensors in safetensors files, written atomically, with plain data about them in the metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import atomic_write
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any] | None = None) -> None:
+    """Write named tensors and plain data ``about`` them atomically, as safetensors."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    plain: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        value = tensor.detach().cpu().contiguous()
+        # Two names of one storage are legal in memory and not in the format.
+        plain[name] = value.clone() if value.untyped_storage().data_ptr() in seen else value
+        seen.add(plain[name].untyped_storage().data_ptr())
+    with atomic_write(path) as temporary:
+        try:
+            save_file(plain, temporary, metadata={"about": json.dumps(about or {})})
+        except SafetensorError as error:  # what the operating system refused, in safetensors' own wrapping
+            raise OSError(str(error)) from error
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read named tensors and the plain data about them."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            about = json.loads((file.metadata() or {}).get("about", "{}"))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise PolyclinicError(
+            f"{path}: not a readable safetensors file ({error}); restore it from a copy or start a new run."
+        ) from error
+    return tensors, about

@@ -1,0 +1,122 @@
+"""Open a federation: find its sites, list their images, and settle the task; reads headers, not voxels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.data.federation import Federation, Item, item_header
+from polyclinic.data.federation_file import FederationFile, read_federation_file
+from polyclinic.data.infer_task import task_of_files
+from polyclinic.data.layouts import ImageFiles, find_site, looks_like_site
+from polyclinic.data.manifest import ManifestRow, read_manifest
+from polyclinic.recipe import DataSettings
+
+_DEFAULTS = DataSettings()
+_SLICE_NUMBER = re.compile(r"[_-](slice|s|z)\d+$")
+
+
+def open_federation(source: str | Path, settings: DataSettings = _DEFAULTS) -> Federation:
+    """Open a federation's folder, or an embedded one named ``demo:NAME``; reads headers, not voxels.
+
+    Only where no file declares the classes are they read from the labels.
+    """
+    root = _folder(source)
+    declared = read_federation_file(root / "federation.toml")
+    folders, left_out = _chosen_sites(*_declared_sites(root, declared), settings)
+    files = {name: find_site(folders[name]) for name in sorted(folders)}
+    manifest = root / "manifest.csv"
+    images = {site: entry.images for site, entry in files.items()}
+    rows = read_manifest(manifest, images, left_out) if manifest.is_file() else {}
+    case_of = _case_rule(settings.case_pattern or declared.case_pattern)
+    sites = {
+        site: tuple(make_item(site, entry, rows.get((site, entry.name)), case_of) for entry in entries)
+        for site, entries in images.items()
+    }
+    headers = {site: item_header(items[0]) for site, items in sites.items()}
+    task, sliced = task_of_files(root, declared, files, headers, settings)
+    return Federation(declared.name or root.name, task, sites, root, sliced)
+
+
+def _folder(source: str | Path) -> Path:
+    text = str(source)
+    if text.startswith("demo:"):
+        from polyclinic.data.phantoms import demo_folder
+
+        return demo_folder(text.removeprefix("demo:"))
+    root = Path(text).expanduser()
+    if not root.is_dir():
+        raise PolyclinicError(f"{root}: no such folder; give a folder with one folder for each site, or 'demo:NAME'.")
+    return root.resolve()
+
+
+def site_folders(root: Path) -> dict[str, Path]:
+    """The folders that may be sites, by name: neither hidden nor starting with an underscore."""
+    return {p.name: p for p in root.iterdir() if p.is_dir() and not p.name.startswith((".", "_"))}
+
+
+def _declared_sites(root: Path, declared: FederationFile) -> tuple[dict[str, Path], list[str]]:
+    """The folders that are sites, and the names of those that federation.toml leaves out."""
+    folders = site_folders(root)
+    if looks_like_site(root):
+        raise PolyclinicError(
+            f"{root}: is a single site; give the folder above it, which holds one folder for each site."
+        )
+    if not folders:
+        raise PolyclinicError(
+            f"{root}: holds no site; make a folder for each site, with its files in <site>/images and <site>/labels."
+        )
+    if declared.sites is None:
+        return folders, []
+    for name in declared.sites:
+        if name not in folders:
+            raise PolyclinicError(
+                f"{root / 'federation.toml'}: 'sites' names '{name}', which has no folder; correct the name or add it."
+            )
+    return {name: folders[name] for name in declared.sites}, sorted(set(folders) - set(declared.sites))
+
+
+def _chosen_sites(
+    folders: dict[str, Path], left_out: list[str], settings: DataSettings
+) -> tuple[dict[str, Path], list[str]]:
+    """The sites that the recipe wants, and the names of all others."""
+    if settings.sites is None:
+        return folders, left_out
+    for name in settings.sites:
+        if name not in folders:
+            known = ", ".join(sorted(folders))
+            raise PolyclinicError(f"data.sites: no site '{name}'{suggestion(name, folders) or '.'} Sites: {known}.")
+    chosen = {name: folder for name, folder in folders.items() if name in settings.sites}
+    return chosen, sorted({*left_out, *folders} - set(chosen))
+
+
+def _case_rule(pattern: str | None) -> Callable[[str], str]:
+    """The case of an image's name: the pattern's first group, else the name without a slice number."""
+    if pattern is None:
+        return lambda name: _SLICE_NUMBER.sub("", name)
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise PolyclinicError(
+            f"case_pattern: '{pattern}' is not a regular expression ({error}); correct it."
+        ) from error
+    if compiled.groups < 1:
+        raise PolyclinicError(
+            f"case_pattern: '{pattern}' has no group; put brackets around the part that names the case."
+        )
+
+    def case_of(name: str) -> str:
+        match = compiled.search(name)
+        if match is None or not match[1]:
+            raise PolyclinicError(f"case_pattern: '{pattern}' does not match the image '{name}'; extend the pattern.")
+        return match[1]
+
+    return case_of
+
+
+def make_item(site: str, files: ImageFiles, row: ManifestRow | None, case_of: Callable[[str], str]) -> Item:
+    """An image of a site; its case is the manifest's where there is one, else what ``case_of`` reads in its name."""
+    row = row or ManifestRow(None, None)
+    return Item(site, files.name, files.images, files.label, row.case or case_of(files.name), row.split)

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from polyclinic.components import registry
 from polyclinic.components.base import Component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
@@ -30,17 +28,7 @@ from polyclinic.federation.workspace import build_workspace
 from polyclinic.networks import load_weights
 from polyclinic.recipe import TrainingSettings
 from support import Keeper, tiny_recipe, tiny_server, tiny_site, tiny_task
-
-
-@contextmanager
-def known(cls: type[Component]) -> Iterator[None]:
-    """Make a component known for one test."""
-    registry.components()
-    registry._COMPONENTS[cls.name] = cls
-    try:
-        yield
-    finally:
-        del registry._COMPONENTS[cls.name]
+from temporary_components import known
 
 
 @settings(deadline=None, max_examples=40)

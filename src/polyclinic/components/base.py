@@ -21,7 +21,7 @@ from polyclinic.exchange.messages import Tensors, Update
 from polyclinic.networks.base import SegmentationNetwork
 from polyclinic.recipe import PolicySettings, TrainingSettings
 
-Level = Literal["image", "feature", "objective", "aggregation"]
+Level = Literal["image", "feature", "objective", "aggregation", "update"]
 
 
 class ComponentSettings(BaseModel):

@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 
 
 @dataclass
+class StaticTeacherOutputs:
+    """Probabilities of the received model for a site's training images as they are, on the CPU.
+
+    ``rows`` ``(image,)`` is the row of each image, -1 for one that is not trained on; ``filled`` ``(training image,)``
+    says which rows of ``values`` ``(training image, class, *spatial)`` have been computed.
+    """
+
+    rows: Tensor
+    filled: Tensor
+    values: Tensor
+
+
+@dataclass
 class SiteRound:
     """A site's round: its data, the network being trained, and the weights it started from."""
 
@@ -31,8 +44,8 @@ class SiteRound:
     batch_size: int
     steps: int = 0
     learning_rates: float = 0.0
-    scratch: dict[str, Tensor] = field(default_factory=dict)
-    """For components of one method that can use each other's work in a round, such as a static teacher's outputs."""
+    static_outputs: StaticTeacherOutputs | None = None
+    """Of the round's static teacher, which several components of a method use; none before one of them keeps any."""
 
     @property
     def mean_lr(self) -> float:

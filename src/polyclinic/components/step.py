@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from torch import Tensor
 from polyclinic.components.rounds import SiteRound
 from polyclinic.data.deformation import Deformation
 from polyclinic.networks.base import Features, SegmentationNetwork
+
+_Value = TypeVar("_Value")
 
 
 @dataclass
@@ -43,6 +46,18 @@ class Step:
     losses: dict[str, Tensor] = field(default_factory=dict)
     recompute: Callable[[], Tensor] = field(init=False)
     """Run forward and backward again on the same batch, into cleared gradients; the base of weight perturbation."""
+    _made: dict[str, object] = field(default_factory=dict, init=False, repr=False)
+
+    def once(self, key: str, make: Callable[[], _Value]) -> _Value:
+        """What ``make`` returned at the first call with this key in this step; later calls do not run it again.
+
+        ``loss`` runs a second time in a step where weights are perturbed. Random draws, teachers' predictions and
+        collected statistics go through here, so that they are the same in both passes and counted once. A key begins
+        with the component's name.
+        """
+        if key not in self._made:
+            self._made[key] = make()
+        return cast(_Value, self._made[key])
 
     @property
     def inputs(self) -> Tensor:

@@ -147,9 +147,10 @@ class LocalTraining:
         total = self._gradients(step)
         if self.scaler.is_enabled():
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            torch._foreach_mul_(gradients, 1 / self.scaler.get_scale())
+            for gradient in gradients:
+                gradient.mul_(1 / self.scaler.get_scale())
             # The scaler has judged the first pass alone; an overflow in this one must not reach the weights either.
-            finite = torch.stack(torch._foreach_norm(gradients)).isfinite().all()
+            finite = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).isfinite().all()
             for gradient in gradients:
                 gradient.copy_(torch.where(finite, gradient, 0.0))
         return total

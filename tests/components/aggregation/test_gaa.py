@@ -310,7 +310,7 @@ def test_nothing_is_kept_that_nobody_will_read() -> None:
     workspace = build_workspace(tiny_recipe(GAA), tiny_task())
     site = site_round(workspace, mixed_site("north", 2, 2))
     component_of(workspace, "gaa").share(site)
-    assert not site.scratch
+    assert site.static_outputs is None
 
 
 # ---- in a federation -------------------------------------------------------------------------------------------------

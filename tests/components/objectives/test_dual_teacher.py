@@ -468,7 +468,7 @@ def test_the_passes_of_a_round(geometry: bool, monkeypatch: pytest.MonkeyPatch, 
 def test_fixed_views_give_the_same_round_as_looking_every_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ends = []
     for room in (2**31, 0):
-        monkeypatch.setattr("polyclinic.components.toolbox.unlabelled.teachers._ROOM", room)
+        monkeypatch.setattr("polyclinic.components.toolbox.unlabelled.teachers._MAX_BYTES_HELD", room)
         server = mixed_server(tmp_path / str(room), tiny_recipe("fgasl", training=SHORT))
         server.fit()
         ends.append(final_tensors(server))

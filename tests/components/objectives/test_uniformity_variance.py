@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from itertools import combinations
 from pathlib import Path
 
@@ -11,12 +10,11 @@ from hypothesis import strategies as st
 
 from polyclinic.components.base import Component
 from polyclinic.components.objectives.uniformity_variance import (
-    draw_pixels,
-    take_pixels,
     uniformity_term,
     variance_term,
 )
 from polyclinic.components.step import Step
+from polyclinic.components.toolbox.pixels import draw_distinct
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.networks.base import Features
 from support import assert_same, final_tensors, tiny_recipe, tiny_server, tiny_site, tiny_task
@@ -129,39 +127,6 @@ def test_fewer_than_two_pixels_give_zero(count: int) -> None:
     assert uniformity_term(rows) == 0
 
 
-# ---- the pixels ------------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 5000), st.integers(2, 40), st.integers(0, 10**6))
-def test_drawn_pixels_are_different_and_in_range(total: int, wanted: int, seed: int) -> None:
-    first, again = (draw_pixels(total, wanted, torch.Generator().manual_seed(seed)) for _ in range(2))
-    assert torch.equal(first, again)
-    assert len(first) == len(set(first.tolist())) == min(total, wanted)
-    assert 0 <= int(first.min()) <= int(first.max()) < total
-
-
-@pytest.mark.parametrize("total", [40, 100 * 20])
-def test_every_pixel_is_equally_likely(total: int) -> None:
-    """Below and above the size from which there is no permutation; four standard errors."""
-    generator, wanted, times = torch.Generator().manual_seed(3), 20, 2000
-    draws = torch.cat([draw_pixels(total, wanted, generator) for _ in range(times)])
-    share = torch.bincount(draws * 10 // total, minlength=10) / (times * wanted)
-    assert (share - 0.1).abs().max() < 4 * math.sqrt(0.09 / (times * wanted))
-
-
-@pytest.mark.parametrize("dims", [2, 3])
-def test_pixels_are_numbered_image_by_image(dims: int) -> None:
-    maps = torch.randn(2, 3, *[4, 5, 2][:dims], dtype=torch.float64)
-    rows = [maps[(b, slice(None), *place)] for b in range(2) for place in indices_of(maps.shape[2:])]
-    pixels = torch.randperm(len(rows))[:7]
-    torch.testing.assert_close(take_pixels(maps, pixels).double(), torch.stack(rows)[pixels])
-
-
-def indices_of(shape: torch.Size) -> list[tuple[int, ...]]:
-    return [tuple(int(i) for i in row) for row in torch.ones(shape).nonzero()]
-
-
 # ---- the component at a site -----------------------------------------------------------------------------------------
 
 
@@ -184,7 +149,7 @@ def test_terms_and_gradients_on_a_network(dims: int) -> None:
     component, network = component_of("feduv(variance=2, uniformity=3, pixels=11)", dims)
     step = step_of(network, dims)
     total = 3 * 8**dims
-    pixels = draw_pixels(total, 11, torch.Generator().manual_seed(5))
+    pixels = draw_distinct(total, 11, torch.Generator().manual_seed(5))
     classes, features = (m.movedim(1, -1).reshape(total, -1) for m in (step.output.logits, step.output.decoder[-1]))
     wanted = {"variance": 2 * naive_variance(classes[pixels]), "uniformity": 3 * naive_uniformity(features[pixels])}
     ours = component.loss(step)

@@ -49,7 +49,7 @@ from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Tensors, Update
 from polyclinic.networks.base import SegmentationNetwork, fresh_values, load_weights
 
-_ROOM = 2**31  # bytes of outputs that the server holds at once: 16 sites of PathFL's network at 512x512
+_MAX_BYTES_HELD = 2**31  # of outputs, by the server at once: 16 sites of PathFL's network at 512x512
 Outputs = Callable[[int, int, slice], Tensors]
 
 
@@ -146,8 +146,11 @@ class Ssa(Component):
                     found[:, m, j] = cosine(products(own, other), square, products(other, other), how)
             return found
         # One probe after another, so that the outputs of many models fit.
-        each = [pairwise_products(_on_one(outputs, number), count, _ROOM) for number in range(self.settings.probes)]
-        pairs = {pair: torch.cat([one[pair] for one in each], 1) for pair in each[0]}
+        each = [
+            pairwise_products(_on_one(outputs, number), count, _MAX_BYTES_HELD)
+            for number in range(self.settings.probes)
+        ]
+        pairs = {pair: torch.cat([products[pair] for products in each], 1) for pair in each[0]}
         for (m, j), product in pairs.items():
             found[:, m, j] = found[:, j, m] = cosine(product, pairs[m, m], pairs[j, j], how)
         return found

@@ -30,9 +30,9 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from polyclinic.components.base import Component, ComponentSettings
-from polyclinic.components.objectives.uniformity_variance import draw_pixels, take_pixels
 from polyclinic.components.registry import component
 from polyclinic.components.step import Step
+from polyclinic.components.toolbox.pixels import draw_pixels, rows_of_pixels
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.machine import widest_float
 from polyclinic.networks.base import SegmentationNetwork
@@ -125,8 +125,6 @@ class Lddg(Component):
                 raise ValueError(f"rank = {self.rank} must be smaller than latent = {self.latent}")
             return self
 
-    _drawn: tuple[Step, Tensor] | None = None
-
     def install(self, network: SegmentationNetwork) -> None:
         """The classifier becomes the variational map and a classifier of its latents."""
         chosen = self.settings
@@ -151,22 +149,16 @@ class Lddg(Component):
         if not chosen.weight:
             return terms
         features = step.output.decoder[-1]
-        _, mean, log_variance, latents = next(one for one in self._module.passes if one[0] is features)
+        _, mean, log_variance, latents = next(kept for kept in self._module.passes if kept[0] is features)
         self._module.passes.clear()
         with torch.autocast(mean.device.type, enabled=False):
             if chosen.kl:
                 terms["lddg_kl"] = chosen.weight * chosen.kl * divergence_from_normal(mean, log_variance)
             if chosen.low_rank:
-                rows = take_pixels(latents, self._pixels(step, latents))
+                pixels = step.once(f"{self.name}/pixels", lambda: draw_pixels(latents, chosen.pixels, step.generator))
+                rows = rows_of_pixels(latents, pixels)
                 terms["lddg_rank"] = chosen.weight * chosen.low_rank * singular_value(rows, chosen.rank)
         return terms
-
-    def _pixels(self, step: Step, latents: Tensor) -> Tensor:
-        """The step's pixels, drawn once, so that a second pass over the batch sees the same ones."""
-        if self._drawn is None or self._drawn[0] is not step:
-            total = latents.numel() // latents.shape[1]
-            self._drawn = step, draw_pixels(total, self.settings.pixels, step.generator).to(latents.device)
-        return self._drawn[1]
 
     def after_step(self, step: Step) -> None:  # noqa: ARG002
         """Let go of passes that came after the loss."""

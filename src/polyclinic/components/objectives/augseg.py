@@ -5,7 +5,7 @@ CVPR 2023. ``q`` are the probabilities of a moving average of the network on the
 For the images ``i`` of an unlabelled batch:
 
 (1) ``theta_t <- e theta_t + (1 - e) theta``,  ``e = min(1 - 1 / (t + 1), ema)`` at step t
-(2) ``x_i = 1 to 3 random intensity operations on the weak view``     see ``semi/intensity_pool.py``
+(2) ``x_i = 1 to 3 random intensity operations on the weak view``     see ``toolbox/unlabelled/intensity_pool.py``
 (3) ``rho_i = mean over pixels of (1 - H(q) / log K) max q``
 (4) with probability ``1 - rho_i``: a box of a labelled image, with its label and confidence 1, goes into a copy of x_i
 (5) a box of the copy of another image, with pseudo label and confidence, goes into x_i
@@ -37,7 +37,7 @@ from polyclinic.components.step import Step
 from polyclinic.components.toolbox.unlabelled.cutmix import Views, draw_beta, draw_boxes, paste
 from polyclinic.components.toolbox.unlabelled.intensity_pool import perturb
 from polyclinic.components.toolbox.unlabelled.masked_losses import entropy, masked_loss
-from polyclinic.components.toolbox.unlabelled.teachers import follow, probabilities
+from polyclinic.components.toolbox.unlabelled.teachers import SlowTeacher, probabilities
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.exchange.messages import Tensors
 from polyclinic.networks.base import SegmentationNetwork
@@ -45,9 +45,9 @@ from polyclinic.networks.base import SegmentationNetwork
 _LABELLED_BOX, _BOX = (8, 2), (4, 4)
 
 
-def certainty(found: Tensor) -> Tensor:
+def certainty(predicted: Tensor) -> Tensor:
     """Equation 3, ``(batch,)``, for probabilities ``(batch, class, *spatial)``."""
-    scores = (1 - entropy(found) / log(found.shape[1])) * found.amax(1)
+    scores = (1 - entropy(predicted) / log(predicted.shape[1])) * predicted.amax(1)
     return scores.flatten(1).mean(1)
 
 
@@ -81,7 +81,7 @@ class AugSeg(Component):
             "adaptive", description="CutMix with labelled boxes, among unlabelled images alone, or none"
         )
 
-    _teacher: SegmentationNetwork | None = None
+    _teacher: SlowTeacher | None = None
     _targets: tuple[Tensor, Tensor] | None = None
 
     def install(self, network: SegmentationNetwork) -> None:
@@ -95,9 +95,7 @@ class AugSeg(Component):
         """The teacher of the round; none where it would teach nothing."""
         if not self.settings.weight or not len(site.data.training_indices(False)):
             return
-        kept = {name.removeprefix("teacher/"): tensor for name, tensor in self.state.items() if name != "steps"}
-        self._teacher = site.frozen(kept or None)
-        self._steps = int(self.state.get("steps", 0))
+        self._teacher = SlowTeacher(site, self.state, self.settings.ema, first_step=1)
 
     @torch.no_grad()
     def on_images(self, step: Step) -> None:
@@ -105,13 +103,13 @@ class AugSeg(Component):
         self._targets = None
         if self._teacher is None or step.weak is None:
             return
-        found = probabilities(self._teacher, step.weak)
-        confidence, labels = found.max(1)
+        predicted = probabilities(self._teacher.network, step.weak)
+        confidence, labels = predicted.max(1)
         strong = step.weak
         if self.settings.operations:
             strong = perturb(strong, step.generator, self.settings.operations, *self._scale())
         if self.settings.mix != "none":
-            strong, labels, confidence = self._mixed(step, (strong, labels, confidence), certainty(found))
+            strong, labels, confidence = self._mixed(step, (strong, labels, confidence), certainty(predicted))
         step.strong, self._targets = strong, (labels, confidence >= self.settings.threshold)
 
     def _scale(self) -> tuple[bool, bool]:
@@ -148,13 +146,10 @@ class AugSeg(Component):
     def after_step(self, step: Step) -> None:
         """Equation 1."""
         if self._teacher is not None:
-            self._steps += 1
-            follow(self._teacher, step.network, min(1 - 1 / (self._steps + 1), self.settings.ema))
+            self._teacher.follow(step.network)
 
-    def share(self, site: SiteRound) -> Tensors:
+    def share(self, site: SiteRound) -> Tensors:  # noqa: ARG002
         """Nothing leaves; a teacher that is kept stays here."""
         if self._teacher is not None and self.settings.teacher == "keep":
-            frozen = site.network.frozen()
-            kept = {f"teacher/{n}": t.clone() for n, t in self._teacher.state_dict().items() if n not in frozen}
-            self.state = {**kept, "steps": torch.tensor(self._steps)}
+            self.state = self._teacher.state()
         return {}

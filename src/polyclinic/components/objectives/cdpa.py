@@ -24,13 +24,13 @@ from polyclinic.components.base import ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.step import Step
 from polyclinic.components.toolbox.prototypes.bank import (
-    Contrast,
+    InfoNceForm,
     Prototypes,
     cosines,
+    info_nce,
     mean_distances,
     mean_over_classes,
 )
-from polyclinic.components.toolbox.prototypes.bank import prototype_contrast as contrast
 from polyclinic.components.toolbox.prototypes.base import PrototypeComponent
 from polyclinic.components.toolbox.prototypes.pyramid import ContextRule, Fusion, PyramidView
 from polyclinic.components.toolbox.prototypes.views import View
@@ -66,7 +66,7 @@ class Cdpa(PrototypeComponent):
         encoder_stride: int = Field(4, ge=1, description="image size over grid size; 1 in the released code")
         decoder_stride: int = Field(4, ge=1, description="the same for the decoder; 4 in the released code")
         anchors: Literal["foreground", "all"] = Field("foreground", description="pixels that are aligned")
-        contrast: Contrast = Field("lse", description="released: exponentials clamped as in the released code")
+        contrast: InfoNceForm = Field("lse", description="released: exponentials clamped as in the released code")
         consistency: Literal["mean", "sum"] = Field("mean", description="over channels and streams; eq. 16 sums")
         prototypes: Literal["pixels", "batches"] = Field(
             "pixels", description="mean over pixels (eq. 9), or over the means of batches as in the released code"
@@ -108,6 +108,16 @@ class Cdpa(PrototypeComponent):
         if len(self._levels) < 2:
             raise PolyclinicError(f"{shown}: two levels or more are needed; choose among 0 to {available - 1}.")
 
+    @property
+    def weight(self) -> float:
+        """Of both losses."""
+        return float(self.settings.weight)
+
+    @property
+    def averages_batch_means(self) -> bool:
+        """As the released code does, if the settings say so."""
+        return bool(self.settings.prototypes == "batches")
+
     def channels(self, network: SegmentationNetwork) -> dict[str, int]:  # noqa: ARG002
         """Encoder and decoder, with one slot for each pair of levels."""
         return dict.fromkeys(_STREAMS, self.settings.channels * (len(self._levels) - 1))
@@ -130,7 +140,7 @@ class Cdpa(PrototypeComponent):
         labels, present = view.labels, prototypes.present
         used = present[labels] if self.settings.anchors == "all" else present[labels] & (labels > 0)
         dots, squares = view.compare(prototypes.vectors)
-        pulls = contrast(
+        pulls = info_nce(
             cosines(dots, squares, prototypes), labels, prototypes, self.settings.tau, self.settings.contrast
         )
         distances = mean_distances(dots, squares, labels, prototypes)

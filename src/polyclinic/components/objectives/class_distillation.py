@@ -95,7 +95,6 @@ class ClassDistillation(Component):
         background: bool = Field(False, description="balance the background too, as one of the classes")
 
     _local: SlowTeacher | None = None
-    _seen: Step | None = None
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """Both teachers, and one walk of the global one over the unlabelled images to count its classes."""
@@ -120,32 +119,32 @@ class ClassDistillation(Component):
         """Equations 2 to 5; without unlabelled images there is no term."""
         if self._local is None or step.weak is None:
             return {}
-        if self._seen is not step:
-            self._seen, self._targets = step, self._look(step, step.weak, self._local)
+        weak, local = step.weak, self._local
+        targets = step.once(f"{self.name}/targets", lambda: self._targets(step, weak, local))
         chosen = self.settings
         alpha = chosen.alpha_start + (chosen.alpha_end - chosen.alpha_start) * step.progress
         output = step.unlabelled
         with torch.autocast(step.weak.device.type, enabled=False):
-            weights = class_weights(self._counts, alpha, chosen.background)[self._targets[0][0].argmax(1)]
+            weights = class_weights(self._counts, alpha, chosen.background)[targets[0][0].argmax(1)]
             weights = weights / weights.mean()
             student, vectors = output.logits.float().softmax(1), pooled(output.encoder[-1].detach())
             terms = []
-            for probabilities, theirs in self._targets:
+            for probabilities, theirs in targets:
                 gaps = (student - sharpen(probabilities, chosen.temperature)).square().sum(1) * weights
                 terms.append((resemblance(vectors, theirs) * gaps.flatten(1).mean(1)).mean())
             both = chosen.global_weight * terms[0] + chosen.local_weight * terms[1]
         return {self.name: chosen.weight * both}
 
-    def _look(self, step: Step, weak: Tensor, local: SlowTeacher) -> list[tuple[Tensor, Tensor]]:
+    def _targets(self, step: Step, weak: Tensor, local: SlowTeacher) -> list[tuple[Tensor, Tensor]]:
         """Probabilities and vectors of the global and of the local teacher."""
         rows = step.unlabelled_indices
         if self.context.fixed_views and rows is not None:
-            seen = self._global.known(rows, weak), self._vectors[rows].to(weak.device)
+            global_view = self._global.known(rows, weak), self._vectors[rows].to(weak.device)
         else:
-            seen = observe(self._global.network, weak)
+            global_view = observe(self._global.network, weak)
         if self._counting:
-            self._count(seen[0])
-        return [seen, observe(local.network, weak)]
+            self._count(global_view[0])
+        return [global_view, observe(local.network, weak)]
 
     def after_step(self, step: Step) -> None:
         """Equation 1."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from polyclinic.components.base import ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.step import Step
-from polyclinic.components.toolbox.prototypes.bank import Prototypes, mean_distances
+from polyclinic.components.toolbox.prototypes.bank import Prototypes, masked_mean, mean_distances
 from polyclinic.components.toolbox.prototypes.base import PrototypeComponent
 from polyclinic.components.toolbox.prototypes.taps import feature_map, feature_width
 from polyclinic.components.toolbox.prototypes.views import MapView, View
@@ -48,6 +48,11 @@ class ClassPrototypes(PrototypeComponent):
         feature: str = Field("decoder0", description="the map whose pixels are instances: a tap of the network")
         sites: Literal["uniform", "pixels"] = Field("uniform", description="weights of the server's mean over sites")
 
+    @property
+    def weight(self) -> float:
+        """Of every term."""
+        return float(self.settings.weight)
+
     def channels(self, network: SegmentationNetwork) -> dict[str, int]:
         """One stream."""
         return {"prototypes": feature_width(network, self.settings.feature, self.name)}
@@ -58,10 +63,10 @@ class ClassPrototypes(PrototypeComponent):
 
     def align(self, view: View, prototypes: Prototypes) -> dict[str, Tensor]:
         """Mean over channels and over the pixels whose class has a prototype."""
-        used = prototypes.present[view.labels].float()
+        used = prototypes.present[view.labels]
         dots, squares = view.compare(prototypes.vectors)
         distances = mean_distances(dots, squares, view.labels, prototypes) / view.channels
-        return {"distance": (distances * used).sum() / used.sum().clamp_min(1)}
+        return {"distance": masked_mean(distances, used)}
 
     def globalise(self, means: Tensor, counts: Tensor) -> Prototypes:
         """One prototype a class: the mean over the sites that have it."""

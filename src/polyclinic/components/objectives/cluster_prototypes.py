@@ -18,7 +18,7 @@ from torch import Tensor
 from polyclinic.components.base import ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.step import Step
-from polyclinic.components.toolbox.prototypes.bank import Prototypes, cosines, mean_distances, prototype_contrast
+from polyclinic.components.toolbox.prototypes.bank import Prototypes, cosines, info_nce, masked_mean, mean_distances
 from polyclinic.components.toolbox.prototypes.base import PrototypeComponent
 from polyclinic.components.toolbox.prototypes.taps import feature_map, feature_width
 from polyclinic.components.toolbox.prototypes.views import MapView, View
@@ -45,6 +45,11 @@ class ClusterPrototypes(PrototypeComponent):
         tau: float = Field(0.05, gt=0, description="temperature; 0.02 in the paper, for whole images")
         feature: str = Field("bottleneck", description="the map whose pixels are instances: a tap of the network")
 
+    @property
+    def weight(self) -> float:
+        """Of every term."""
+        return float(self.settings.weight)
+
     def channels(self, network: SegmentationNetwork) -> dict[str, int]:
         """One stream."""
         return {"prototypes": feature_width(network, self.settings.feature, self.name)}
@@ -55,10 +60,9 @@ class ClusterPrototypes(PrototypeComponent):
 
     def align(self, view: View, prototypes: Prototypes) -> dict[str, Tensor]:
         """Means over the pixels whose class has a prototype."""
-        used = prototypes.present[view.labels].float()
+        used = prototypes.present[view.labels]
         dots, squares = view.compare(prototypes.vectors)
         similarities = cosines(dots, squares, prototypes)
-        pulls = prototype_contrast(similarities, view.labels, prototypes, self.settings.tau)
+        pulls = info_nce(similarities, view.labels, prototypes, self.settings.tau)
         distances = mean_distances(dots, squares, view.labels, prototypes) / view.channels
-        pixels = used.sum().clamp_min(1)
-        return {"contrast": (pulls * used).sum() / pixels, "consistency": (distances * used).sum() / pixels}
+        return {"contrast": masked_mean(pulls, used), "consistency": masked_mean(distances, used)}

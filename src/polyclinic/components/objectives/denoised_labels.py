@@ -114,7 +114,6 @@ class DenoisedLabels(Component):
         temperature: float = Field(2.0, gt=0, description="T of the probabilities whose deviation is taken")
 
     _labels: Tensor | None = None
-    _seen: tuple[Step, Tensor] | None = None
 
     @torch.no_grad()
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
@@ -158,9 +157,8 @@ class DenoisedLabels(Component):
         """Equation 6; without unlabelled images there is no term."""
         if not self.settings.weight or step.weak is None:
             return {}
-        if self._seen is None or self._seen[0] is not step:
-            self._seen = step, self._targets(step, step.weak)
-        labels = self._seen[1]
+        weak = step.weak
+        labels = step.once(f"{self.name}/targets", lambda: self._targets(step, weak))
         mask = labels != _OUT
         with torch.autocast(labels.device.type, enabled=False):
             return {self.name: self.settings.weight * masked_loss(step.unlabelled.logits, labels * mask, mask)}

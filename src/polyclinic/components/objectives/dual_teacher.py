@@ -67,7 +67,6 @@ class DualTeacher(Component):
 
     _static: StaticTeacher | None = None
     _dynamic: SegmentationNetwork | None = None
-    _seen: tuple[Step, tuple[Tensor, Tensor] | None] | None = None
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """Both teachers start from the received model; where nothing is to be taught there are none."""
@@ -81,10 +80,8 @@ class DualTeacher(Component):
         """Equations 6 to 9 on the unlabelled batch; without one there is no term."""
         if self._dynamic is None:
             return {}
-        if self._seen is None or self._seen[0] is not step:  # a second pass over a step must not move the threshold
-            self._move_threshold(step)
-            self._seen = step, self._look(step)
-        targets = self._seen[1]
+        step.once(f"{self.name}/threshold", lambda: self._move_threshold(step))
+        targets = step.once(f"{self.name}/targets", lambda: self._targets(step))
         if targets is None:
             return {}
         labels, uncertainty = targets
@@ -111,7 +108,7 @@ class DualTeacher(Component):
         threshold, steps = self.state["threshold"], int(self.state["steps"])
         return threshold / (1 - self.settings.smoothing**steps) if self.settings.debias and steps else threshold
 
-    def _look(self, step: Step) -> tuple[Tensor, Tensor] | None:
+    def _targets(self, step: Step) -> tuple[Tensor, Tensor] | None:
         """Pseudo labels (eq. 7) and uncertainty (eq. 9) ``(unlabelled, *spatial)`` from the weak view, if any."""
         if step.weak is None or self._static is None or self._dynamic is None:
             return None

@@ -26,7 +26,7 @@ from polyclinic.components.registry import component
 from polyclinic.components.step import Step
 from polyclinic.components.toolbox.unlabelled.masked_losses import masked_loss
 from polyclinic.components.toolbox.unlabelled.teachers import probabilities
-from polyclinic.networks.base import without_statistics
+from polyclinic.networks.base import SegmentationNetwork, without_statistics
 
 
 @component
@@ -47,22 +47,18 @@ class FixMatch(Component):
         threshold: float = Field(0.95, ge=0, le=1, description="tau: the least confidence of a pseudo label")
         dice: bool = Field(False, description="add a soft Dice on the confident pixels")
 
-    _seen: tuple[Step, Tensor, Tensor] | None = None
-
     def loss(self, step: Step) -> dict[str, Tensor]:
         """Equation 4; without unlabelled images there is no term."""
         if not self.settings.weight or step.weak is None:
             return {}
-        labels, mask = self._look(step)
+        weak = step.weak
+        labels, mask = step.once(f"{self.name}/targets", lambda: self._pseudo_labels(step.network, weak))
         with torch.autocast(labels.device.type, enabled=False):
             term = masked_loss(step.unlabelled.logits, labels, mask, self.settings.dice)
         return {self.name: self.settings.weight * term}
 
-    def _look(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Pseudo labels and mask ``(unlabelled, *spatial)``, once for a step."""
-        if self._seen is None or self._seen[0] is not step:
-            assert step.weak is not None
-            with without_statistics(step.network):
-                confidence, labels = probabilities(step.network, step.weak).max(1)
-            self._seen = step, labels, confidence >= self.settings.threshold
-        return self._seen[1], self._seen[2]
+    def _pseudo_labels(self, network: SegmentationNetwork, weak: Tensor) -> tuple[Tensor, Tensor]:
+        """Pseudo labels and the mask of confident ones, ``(unlabelled, *spatial)``."""
+        with without_statistics(network):
+            confidence, labels = probabilities(network, weak).max(1)
+        return labels, confidence >= self.settings.threshold

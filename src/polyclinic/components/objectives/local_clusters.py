@@ -24,7 +24,7 @@ from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
-from polyclinic.components.toolbox.prototypes.bank import Prototypes, cosines, prototype_contrast
+from polyclinic.components.toolbox.prototypes.bank import Prototypes, cosines, info_nce
 from polyclinic.components.toolbox.prototypes.finch import Partition, cluster_by_class
 from polyclinic.components.toolbox.prototypes.taps import feature_map, feature_width, map_of
 from polyclinic.components.toolbox.prototypes.views import MapView
@@ -120,7 +120,7 @@ class LocalClusters(Component):
         """Eq. 5's contrast for each sample ``(n,)``."""
         similarities = cosines(vectors @ prototypes.vectors.T, vectors.square().sum(1), prototypes)
         powers = similarities.clamp_min(LOWEST_COSINE) ** self.settings.alpha
-        return prototype_contrast(powers, labels, prototypes, self.settings.tau)
+        return info_nce(powers, labels, prototypes, self.settings.tau)
 
     @torch.no_grad()
     def share(self, site: SiteRound) -> Tensors:

@@ -57,7 +57,6 @@ class MeanTeacher(Component):
         ramp: float = Field(0.3, ge=0, le=1, description="share of the run in which the weight rises")
 
     _teacher: SlowTeacher | None = None
-    _seen: tuple[Step, Tensor] | None = None
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """The teacher of the rounds before, or the received model in the first; none where it would teach nothing."""
@@ -68,11 +67,13 @@ class MeanTeacher(Component):
         """Equation 2."""
         if self._teacher is None or step.weak is None:
             return {}
-        if self._seen is None or self._seen[0] is not step:
-            self._seen = step, sharpen(probabilities(self._teacher.network, step.weak), self.settings.temperature)
+        teacher, weak = self._teacher.network, step.weak
+        targets = step.once(
+            f"{self.name}/targets", lambda: sharpen(probabilities(teacher, weak), self.settings.temperature)
+        )
         ramp = min(1.0, step.progress / self.settings.ramp) if self.settings.ramp else 1.0
         with torch.autocast(step.weak.device.type, enabled=False):
-            gap = step.unlabelled.logits.float().softmax(1) - self._seen[1]
+            gap = step.unlabelled.logits.float().softmax(1) - targets
             return {self.name: self.settings.weight * ramp * gap.square().sum(1).mean()}
 
     def after_step(self, step: Step) -> None:

@@ -86,7 +86,6 @@ class ModelContrast(Component):
 
     _encoder: _Encoder | None = None
     _previous: tuple[Tensors, ...] = ()
-    _seen: tuple[Step, Tensor] | None = None
 
     def install(self, network: SegmentationNetwork) -> None:
         """Put the projection into the network's extras, where it is averaged with everything else."""
@@ -120,7 +119,8 @@ class ModelContrast(Component):
             return {_NAME: torch.tensor(mu * math.log(2), device=step.images.device)}
         trained = represent(step.network, step.labelled.encoder[-1])
         # Outside of the block below: the frozen passes run in the precision of the trained one.
-        frozen = self._frozen(step, self._encoder)
+        encoder = self._encoder
+        frozen = step.once(f"{_NAME}/frozen", lambda: self._frozen(encoder, step.images))
         with torch.autocast(trained.device.type, enabled=False):
             return {_NAME: mu * contrast(trained, frozen, self.settings.temperature)}
 
@@ -135,12 +135,10 @@ class ModelContrast(Component):
         return {}
 
     @torch.no_grad()
-    def _frozen(self, step: Step, encoder: _Encoder) -> Tensor:
-        """Vectors ``(1 + pool, batch, width)`` of the global and the previous models, once for a step."""
-        if self._seen is None or self._seen[0] is not step:
-            passes = [functional_call(encoder, weights, (step.images,)) for weights in ({}, *self._previous)]
-            self._seen = step, torch.stack(passes).float()
-        return self._seen[1]
+    def _frozen(self, encoder: _Encoder, images: Tensor) -> Tensor:
+        """Vectors ``(1 + pool, batch, width)`` of the global and the previous models."""
+        passes = [functional_call(encoder, weights, (images,)) for weights in ({}, *self._previous)]
+        return torch.stack(passes).float()
 
     def _pool(self) -> list[Tensors]:
         """Previous weights by name, the newest first; in ``state`` they are called ``age/name``."""

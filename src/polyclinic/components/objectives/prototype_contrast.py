@@ -27,7 +27,7 @@ from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
-from polyclinic.components.toolbox.prototypes.bank import Prototypes, cosines, prototype_contrast
+from polyclinic.components.toolbox.prototypes.bank import Prototypes, cosines, info_nce, masked_mean
 from polyclinic.components.toolbox.prototypes.grids import resize_labels
 from polyclinic.components.toolbox.prototypes.taps import feature_map, feature_width
 from polyclinic.core.seeds import owner_number
@@ -39,14 +39,16 @@ from polyclinic.networks.base import SegmentationNetwork
 _distances = partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def draw_pixels(labels: Tensor, classes: int, pixels: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw_pixels_by_class(
+    labels: Tensor, classes: int, pixels: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Up to ``pixels`` different pixels of each class and image, uniformly, from labels ``(batch, n)``.
 
     Gives positions and whether each is real or only fills up a small class, both ``(batch, class, min(pixels, n))``.
     """
     keys = torch.rand(labels.shape, generator=generator).to(labels.device)
-    own = labels[:, None] == torch.arange(classes, device=labels.device)[:, None]
-    best, positions = torch.where(own, keys[:, None], -1.0).topk(min(pixels, labels.shape[1]), dim=2)
+    of_class = labels[:, None] == torch.arange(classes, device=labels.device)[:, None]
+    best, positions = torch.where(of_class, keys[:, None], -1.0).topk(min(pixels, labels.shape[1]), dim=2)
     return positions, best >= 0
 
 
@@ -147,38 +149,36 @@ class PrototypeContrast(Component):
             if len(tensors.get("prototypes", ()))
         }
         self._kept = Reservoir(self.settings.samples, classes, self.settings.channels, device)
-        self._moment = (-1, -1)
 
     def loss(self, step: Step) -> dict[str, Tensor]:
         """Both terms where there are prototypes; in the last epoch the sampled embeddings are kept for new ones."""
-        moment = (step.epoch, step.index)
-        first = moment != self._moment  # a second pass (weight perturbation) sees the same pixels and keeps nothing
-        if not self.on or not len(step.images) or not (self._banks or (step.last_epoch and first)):
+        if not self.on or not len(step.images) or not (self._banks or step.last_epoch):
             return {}
-        classes, pixels = len(self.context.task.classes), self.settings.pixels
         with torch.autocast(step.images.device.type, enabled=False), torch.set_grad_enabled(bool(self._banks)):
             maps = feature_map(step, self.settings.feature)
-            if first:
-                labels = resize_labels(step.labels, tuple(maps.shape[2:])).flatten(1)
-                self._positions, self._real = draw_pixels(labels, classes, pixels, step.generator)
-                self._moment = moment
-            index = self._positions.flatten(1)[:, None].expand(-1, maps.shape[1], -1)
+            positions, real = step.once(f"{self.name}/pixels", lambda: self._draw(step, tuple(maps.shape[2:])))
+            index = positions.flatten(1)[:, None].expand(-1, maps.shape[1], -1)
             rows = maps.flatten(2).gather(2, index).transpose(1, 2).float()
-            embeddings = step.network.extras[self.name](rows).unflatten(1, self._real.shape[1:])
-            if step.last_epoch and first:
-                self._kept.add(F.normalize(embeddings.detach(), dim=3), self._real, step.generator)
-            return {f"{self.name}_{term}": self._contrast(term, embeddings) for term in self._banks}
+            embeddings = step.network.extras[self.name](rows).unflatten(1, real.shape[1:])
+            if step.last_epoch:
+                units = F.normalize(embeddings.detach(), dim=3)
+                step.once(f"{self.name}/kept", lambda: self._kept.add(units, real, step.generator))
+            return {f"{self.name}_{term}": self._contrast(term, embeddings, real) for term in self._banks}
 
-    def _contrast(self, term: str, embeddings: Tensor) -> Tensor:
+    def _draw(self, step: Step, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Positions of the sampled pixels in a map of this size, and which of them are real."""
+        labels = resize_labels(step.labels, size).flatten(1)
+        return draw_pixels_by_class(labels, len(self.context.task.classes), self.settings.pixels, step.generator)
+
+    def _contrast(self, term: str, embeddings: Tensor, real: Tensor) -> Tensor:
         """Weighted mean InfoNCE of ``(batch, class, n, channels)`` over real pixels of classes with a prototype."""
         bank = self._banks[term]
-        labels = torch.arange(bank.count, device=embeddings.device)[:, None].expand(self._real.shape).flatten()
+        labels = torch.arange(bank.count, device=embeddings.device)[:, None].expand(real.shape).flatten()
         anchors = embeddings.flatten(0, 2)
         similarities = cosines(anchors @ bank.vectors.T, anchors.square().sum(1), bank)
-        values = prototype_contrast(similarities, labels, bank, self.settings.tau)
-        used = self._real.flatten() & bank.present[labels]
-        weight: float = getattr(self.settings, f"{term}_weight")
-        return weight * (values * used).sum() / used.sum().clamp_min(1)
+        values = info_nce(similarities, labels, bank, self.settings.tau)
+        weight = self.settings.intra_weight if term == "intra" else self.settings.inter_weight
+        return masked_mean(values, real.flatten() & bank.present[labels], weight)
 
     def share(self, site: SiteRound) -> Tensors:
         """Cluster what was kept; the centres are the own prototypes of the next round, and leave."""
@@ -186,16 +186,16 @@ class PrototypeContrast(Component):
             return {}
         rows = self._kept.of_classes()
         wanted = [self.settings.background] + [self.settings.foreground] * (len(rows) - 1)
-        centres = [kmeans(one, clusters, site.generator) for one, clusters in zip(rows, wanted, strict=True)]
-        counts = torch.tensor([len(one) for one in centres])
-        made = {"prototypes": torch.cat(centres), "classes": torch.arange(len(rows)).repeat_interleave(counts)}
-        self.state = made if self.settings.intra_weight else {}
-        return made if self.settings.inter_weight else {}
+        centres = [kmeans(samples, clusters, site.generator) for samples, clusters in zip(rows, wanted, strict=True)]
+        counts = torch.tensor([len(means) for means in centres])
+        prototypes = {"prototypes": torch.cat(centres), "classes": torch.arange(len(rows)).repeat_interleave(counts)}
+        self.state = prototypes if self.settings.intra_weight else {}
+        return prototypes if self.settings.inter_weight else {}
 
     def combine(self, server: ServerRound, shared: dict[str, Tensors]) -> Tensors:  # noqa: ARG002
         """All prototypes of the round, with a number that tells whose they are."""
         if not shared:
             return {}
-        union = {name: torch.cat([one[name] for one in shared.values()]) for name in ("prototypes", "classes")}
-        counts = torch.tensor([len(one["classes"]) for one in shared.values()])
+        union = {name: torch.cat([tensors[name] for tensors in shared.values()]) for name in ("prototypes", "classes")}
+        counts = torch.tensor([len(tensors["classes"]) for tensors in shared.values()])
         return {**union, "owners": torch.tensor([owner_number(site) for site in shared]).repeat_interleave(counts)}

@@ -48,8 +48,10 @@ class Proximal(Component):
         mu = self.settings.mu
         if not mu:
             return
-        active = [(p, s) for p, s in zip(self._parameters, self._start, strict=True) if p.grad is not None]
-        differences = torch._foreach_sub([p for p, _ in active], [s for _, s in active])
-        torch._foreach_add_([p.grad for p, _ in active if p.grad is not None], differences, alpha=mu)
-        squares = torch.stack(torch._foreach_norm(differences)).square().sum()
-        step.losses["proximal"] = 0.5 * mu * squares
+        norms = []
+        for parameter, start in zip(self._parameters, self._start, strict=True):
+            if parameter.grad is not None:
+                difference = parameter - start
+                parameter.grad.add_(difference, alpha=mu)
+                norms.append(torch.linalg.vector_norm(difference))
+        step.losses["proximal"] = 0.5 * mu * torch.stack(norms).square().sum()

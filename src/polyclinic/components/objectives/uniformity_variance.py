@@ -28,11 +28,10 @@ from torch import Tensor
 from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.step import Step
+from polyclinic.components.toolbox.pixels import draw_pixels, rows_of_pixels
 
 # Squared distances below this share of the vectors' mean squared length are rounding (a relative error of 1e-5).
 _ROUNDING = 1e-10
-# Permuting up to this many times the wanted number is cheap; a whole volume would take longer than the loss.
-_PERMUTE = 64
 
 
 def variance_term(logits: Tensor) -> Tensor:
@@ -55,24 +54,6 @@ def uniformity_term(vectors: Tensor) -> Tensor:
     return (-squared / bandwidth).exp().mean() * apart.any()
 
 
-def draw_pixels(total: int, wanted: int, generator: torch.Generator) -> Tensor:
-    """``wanted`` different numbers below ``total``, every set equally likely; all of them if there are not more."""
-    if total <= wanted:
-        return torch.arange(total)
-    if total <= _PERMUTE * wanted:
-        return torch.randperm(total, generator=generator)[:wanted]
-    # So few of so many rarely collide: of twice the wanted number enough are different.
-    draws = torch.randint(total, (2 * wanted,), generator=generator)
-    different: Tensor = draws.unique()  # type: ignore[no-untyped-call]
-    return different[torch.randperm(len(different), generator=generator)[:wanted]]
-
-
-def take_pixels(maps: Tensor, pixels: Tensor) -> Tensor:
-    """Rows ``(pixel, channel)`` of maps ``(batch, channel, *spatial)``; pixels are numbered image by image."""
-    flat = maps.flatten(2)
-    return flat[pixels // flat.shape[2], :, pixels % flat.shape[2]].float()
-
-
 @component
 class UniformityVariance(Component):
     """Spreads class probabilities and pixel features as those of a balanced batch are."""
@@ -92,26 +73,16 @@ class UniformityVariance(Component):
         uniformity: float = Field(0.5, ge=0)
         pixels: int = Field(512, ge=2)
 
-    _drawn: tuple[Step, Tensor] | None = None
-
     def loss(self, step: Step) -> dict[str, Tensor]:
         """The weighted terms; one of weight 0 is not computed, and without either nothing is drawn."""
         settings, terms = self.settings, dict[str, Tensor]()
         if not settings.variance and not settings.uniformity:
             return terms
         logits, features = step.output.logits, step.output.decoder[-1]
-        pixels = self._pixels(step)
+        pixels = step.once(f"{self.name}/pixels", lambda: draw_pixels(logits, settings.pixels, step.generator))
         with torch.autocast(logits.device.type, enabled=False):
             if settings.variance:
-                terms["variance"] = settings.variance * variance_term(take_pixels(logits, pixels))
+                terms["variance"] = settings.variance * variance_term(rows_of_pixels(logits, pixels))
             if settings.uniformity:
-                terms["uniformity"] = settings.uniformity * uniformity_term(take_pixels(features, pixels))
+                terms["uniformity"] = settings.uniformity * uniformity_term(rows_of_pixels(features, pixels))
         return terms
-
-    def _pixels(self, step: Step) -> Tensor:
-        """The step's pixels, drawn once, so that a second pass over the batch sees the same ones."""
-        if self._drawn is None or self._drawn[0] is not step:
-            logits = step.output.logits
-            pixels = draw_pixels(logits.numel() // logits.shape[1], self.settings.pixels, step.generator)
-            self._drawn = step, pixels.to(logits.device)
-        return self._drawn[1]

@@ -53,14 +53,15 @@ class WeightPerturbation(Component):
         with torch.no_grad():
             start = [p.detach().clone() for p in active]
             gradients = [p.grad for p in active if p.grad is not None]
-            norm = torch.stack(torch._foreach_norm(gradients)).norm()
-            moves = list(torch._foreach_mul(gradients, self.settings.alpha / (norm + 1e-12)))
-            torch._foreach_add_(active, moves)
+            length = self.settings.alpha / (torch.nn.utils.get_total_norm(gradients) + 1e-12)
+            for parameter, gradient in zip(active, gradients, strict=True):
+                parameter.add_(gradient * length)
         losses, output = step.losses, step.output
         try:
             with without_statistics(step.network):
                 step.recompute()
         finally:
             with torch.no_grad():
-                torch._foreach_copy_(active, start)
+                for parameter, value in zip(active, start, strict=True):
+                    parameter.copy_(value)
             step.losses, step.output = losses, output

@@ -12,13 +12,13 @@ from polyclinic.components.rounds import ServerRound
 from polyclinic.components.toolbox.streaming_mean import StreamingMean
 from polyclinic.exchange.messages import Tensors, Update
 
-_ROOM = 2**22  # numbers side by side at once: beside the updates themselves, memory does not grow with the sites
+_MAX_NUMBERS_AT_ONCE = 2**22  # beside the updates themselves, memory does not grow with the sites
 
 
 def side_by_side(updates: Sequence[Update], name: str) -> Iterator[Tensor]:
     """One weight of all updates as ``(site, value)``, in pieces that fit."""
     rows = [update.weights[name].reshape(-1) for update in updates]
-    step = max(1, _ROOM // len(rows))
+    step = max(1, _MAX_NUMBERS_AT_ONCE // len(rows))
     for start in range(0, rows[0].numel(), step):
         yield torch.stack([row[start : start + step] for row in rows])
 

@@ -26,7 +26,7 @@ class LocalNorm(Component):
     """Keeps normalisation layers at the site."""
 
     name = "local_norm"
-    level = "aggregation"
+    level = "update"
     paper = "Li et al., ICLR 2021"
     equations = ("FedBN algorithm 1: w_m^norm stays at site m",)
 

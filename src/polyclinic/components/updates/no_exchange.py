@@ -15,7 +15,7 @@ class NoExchange(Component):
     """Keeps every weight at the site."""
 
     name = "no_exchange"
-    level = "aggregation"
+    level = "update"
     equations = ("w_m stays at site m",)
     aggregates = True
     streams = True

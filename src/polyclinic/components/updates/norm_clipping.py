@@ -34,7 +34,7 @@ class NormClipping(Component):
     """Scales updates down to a largest norm before any aggregation."""
 
     name = "norm_clipping"
-    level = "aggregation"
+    level = "update"
     paper = "Sun et al., 2019"
     equations = ("Sun et al.: w_m' = w^r + (w_m - w^r) / max(1, ||w_m - w^r|| / N)",)
 

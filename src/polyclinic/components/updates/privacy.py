@@ -43,7 +43,7 @@ class Privacy(Component):
     """Differential privacy of a site: clips its update, adds noise that only the site can draw, counts epsilon."""
 
     name = "privacy"
-    level = "aggregation"
+    level = "update"
     paper = "McMahan et al., ICLR 2018; Balle and Wang, ICML 2018"
     equations = (
         "McMahan 2018: w_m' = w + (w_m - w) min(1, C / |w_m - w|) + N(0, z^2 C^2), at the site",

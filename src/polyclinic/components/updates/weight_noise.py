@@ -53,7 +53,7 @@ class WeightNoise(Component):
     """Adds Gaussian noise to the sites' weights, in proportion to each tensor's spread."""
 
     name = "weight_noise"
-    level = "aggregation"
+    level = "update"
     paper = "Lu et al., Medical Image Analysis 2022"
     equations = (
         "HistoFL, client: sites send w_m + N(0, z^2 s(w_m)^2), s = standard deviation of a tensor's entries",

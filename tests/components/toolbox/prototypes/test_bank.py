@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from polyclinic.components.toolbox.prototypes.bank import (
     Prototypes,
     cosines,
+    info_nce,
+    masked_mean,
     mean_distances,
     mean_over_classes,
-    prototype_contrast,
 )
 
 
@@ -32,7 +33,7 @@ def test_losses_equal_the_equations_written_out(count: int, channels: int, tau: 
     anchors = torch.randn(count, channels, requires_grad=True)
     labels = torch.randint(0, 4, (count,))
     dots, squares = compared(anchors, prototypes)
-    pulls = prototype_contrast(cosines(dots, squares, prototypes), labels, prototypes, tau)
+    pulls = info_nce(cosines(dots, squares, prototypes), labels, prototypes, tau)
     distances = mean_distances(dots, squares, labels, prototypes)
     for i in range(count):
         own = [q for q, c in zip(prototypes.vectors, prototypes.classes, strict=True) if c == labels[i]]
@@ -66,7 +67,7 @@ def test_contrast_is_alive_at_the_papers_temperature_where_the_released_one_is_d
         anchor, prototypes = two_directions(0.3, 0.9)
         similarities = cosines(*compared(anchor, prototypes), prototypes)
         similarities.retain_grad()
-        loss = prototype_contrast(similarities, torch.tensor([1]), prototypes, 0.005, form)  # type: ignore[arg-type]
+        loss = info_nce(similarities, torch.tensor([1]), prototypes, 0.005, form)  # type: ignore[arg-type]
         loss.sum().backward()
         assert similarities.grad is not None
         if alive:
@@ -81,7 +82,7 @@ def test_released_form_is_finite_where_exponentials_underflow() -> None:
     """The authors add 1e-9 to both sums; own cosine -0.6 beside 0.3 gives log((1e6 + 1e-9) / 1e-9)."""
     prototypes = Prototypes(torch.eye(2), torch.tensor([0, 1]), 2)
     similarities = torch.tensor([[0.3, -0.6], [-0.6, -0.6]], requires_grad=True)
-    loss = prototype_contrast(similarities, torch.tensor([1, 1]), prototypes, 0.005, "released")
+    loss = info_nce(similarities, torch.tensor([1, 1]), prototypes, 0.005, "released")
     torch.testing.assert_close(loss, torch.tensor([34.5388, 0.0]), rtol=1e-4, atol=1e-6)
     used = torch.tensor([True, False])
     mean_over_classes(loss, torch.tensor([1, 1]), used, 2).backward()
@@ -93,7 +94,7 @@ def test_released_form_equals_the_other_where_nothing_is_clamped() -> None:
     prototypes, anchors = some_prototypes(), torch.randn(9, 6)
     labels = torch.randint(0, 4, (9,))
     similarities = cosines(*compared(anchors, prototypes), prototypes)
-    both = [prototype_contrast(similarities, labels, prototypes, 0.5, form) for form in ("lse", "released")]  # type: ignore[arg-type]
+    both = [info_nce(similarities, labels, prototypes, 0.5, form) for form in ("lse", "released")]  # type: ignore[arg-type]
     torch.testing.assert_close(*both)
 
 
@@ -101,7 +102,7 @@ def test_released_form_equals_the_other_where_nothing_is_clamped() -> None:
 def test_a_class_without_prototypes_gives_zero_and_finite_gradients(labels: list[int]) -> None:
     prototypes, anchors = some_prototypes(), torch.randn(2, 6, requires_grad=True)
     classes = torch.tensor(labels)
-    pulls = prototype_contrast(cosines(*compared(anchors, prototypes), prototypes), classes, prototypes, 0.005)
+    pulls = info_nce(cosines(*compared(anchors, prototypes), prototypes), classes, prototypes, 0.005)
     assert pulls[classes == 2].eq(0).all()
     pulls.sum().backward()
     assert anchors.grad is not None
@@ -113,9 +114,23 @@ def test_an_anchor_of_zeros_is_not_pulled() -> None:
     prototypes, anchors = some_prototypes(), torch.zeros(1, 6, requires_grad=True)
     similarities = cosines(*compared(anchors, prototypes), prototypes)
     assert not similarities.any()
-    prototype_contrast(similarities, torch.tensor([0]), prototypes, 0.4).sum().backward()
+    info_nce(similarities, torch.tensor([0]), prototypes, 0.4).sum().backward()
     assert anchors.grad is not None
     assert not anchors.grad.any()
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.3])
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_masked_mean_equals_a_loop_over_the_pixels_that_are_used(share: float, weight: float) -> None:
+    generator = torch.Generator().manual_seed(4)
+    values = torch.randn(30, generator=generator).requires_grad_()
+    used = torch.rand(30, generator=generator) < share
+    chosen = [value for value, is_used in zip(values, used.tolist(), strict=True) if is_used]
+    naive = weight * sum(chosen) / len(chosen) if chosen else values.sum() * 0
+    for mask in (used, used.float()):
+        torch.testing.assert_close(masked_mean(values, mask, weight), naive)
+    pair = [torch.autograd.grad(mean, values)[0] for mean in (masked_mean(values, used, weight), naive)]
+    torch.testing.assert_close(*pair)
 
 
 def test_mean_over_classes_is_a_mean_of_means() -> None:

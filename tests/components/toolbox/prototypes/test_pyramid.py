@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
-from polyclinic.components.toolbox.prototypes.grids import Lift, resize_labels
 from polyclinic.components.toolbox.prototypes.pyramid import Fusion, PyramidView
-from polyclinic.components.toolbox.prototypes.views import MapView
 
 
 def resized(maps: Tensor, size: tuple[int, ...]) -> Tensor:
@@ -110,39 +106,3 @@ def test_no_tensor_of_the_size_of_the_embedding_is_formed() -> None:
         view.compare(torch.randn(3, 2 * channels))
     assert max(sizes) <= 2 * 32 * 32 * max(widths)
     assert max(sizes) < 2 * 32 * 32 * channels
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
-def test_lift_shows_and_gathers_back_what_its_index_says(source: int, middle: int, target: int) -> None:
-    lift = Lift.between((source,), (middle,)).then(Lift.between((middle,), (target,)))
-    index = torch.tensor([(i * middle // target) * source // middle for i in range(target)])
-    maps = torch.arange(2.0 * source).reshape(1, 2, source)
-    assert torch.equal(lift(maps), maps[:, :, index])
-    back = lift.gather_back(torch.ones(1, 1, target))
-    assert torch.equal(back[0, 0], torch.bincount(index, minlength=source).float())
-
-
-def test_lift_is_pytorchs_nearest_when_sizes_divide() -> None:
-    maps = torch.rand(1, 2, 6, 4)
-    for size in ((3, 2), (12, 8), (6, 4), (2, 8)):
-        assert torch.equal(Lift.between((6, 4), size)(maps), resized(maps, size))
-    assert torch.equal(resize_labels(maps[:, 0], (3, 2)), maps[:, 0, ::2, ::2])
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(1, 3), st.integers(1, 5), st.integers(1, 6), st.integers(1, 7))
-def test_a_single_map_is_compared_pixel_by_pixel(batch: int, channels: int, height: int, width: int) -> None:
-    features = torch.randn(batch, channels, height, width)
-    labels = torch.randint(0, 3, (batch, 2 * height, 2 * width))
-    view = MapView(features, labels)
-    vectors = torch.randn(4, channels)
-    dots, squares = view.compare(vectors)
-    rows = [features[b, :, i, j] for b in range(batch) for i in range(height) for j in range(width)]
-    torch.testing.assert_close(dots, torch.stack([vectors @ row for row in rows]))
-    torch.testing.assert_close(squares, torch.stack([row @ row for row in rows]))
-    sums, counts = view.class_sums(3)
-    for c in range(3):
-        own = [row for row, label in zip(rows, view.labels.tolist(), strict=True) if label == c]
-        torch.testing.assert_close(sums[c], torch.stack(own).sum(0) if own else torch.zeros(channels))
-        assert counts[c] == len(own)

@@ -144,15 +144,15 @@ def test_what_does_not_fit_is_computed_every_time(monkeypatch: pytest.MonkeyPatc
     fresh.received = site.received
     size = 7 * 3 * 8 * 8 * 4
     for room, passes in ((size, 1), (size - 1, 2)):
-        monkeypatch.setattr(teachers, "_ROOM", room)
-        fresh.scratch.clear()
+        monkeypatch.setattr(teachers, "_MAX_BYTES_HELD", room)
+        fresh.static_outputs = None
         teacher = StaticTeacher(fresh)
         with pytest.MonkeyPatch.context() as patch:
             counting = Counting(patch)
             for _ in range(2):
                 assert torch.equal(teacher.known(indices, images_of(fresh, indices)), kept)
         assert len(counting.seen) == passes
-        assert bool(fresh.scratch) == (passes == 1)
+        assert (fresh.static_outputs is not None) == (passes == 1)
 
 
 def test_what_is_remembered_is_in_full_precision_inside_of_autocast(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from polyclinic.exchange.messages import Tensors
 
 TINY = 1e-12
-Contrast = Literal["lse", "released"]
+InfoNceForm = Literal["lse", "released"]
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Prototypes:
         return cls(shared[prefix].to(device), shared[f"{prefix}_classes"].to(device), count)
 
 
-def prototype_contrast(
-    similarities: Tensor, labels: Tensor, prototypes: Prototypes, tau: float, form: Contrast = "lse"
+def info_nce(
+    similarities: Tensor, labels: Tensor, prototypes: Prototypes, tau: float, form: InfoNceForm = "lse"
 ) -> Tensor:
-    """FedBCS eq. 15 with temperature for each anchor ``(n,)``: ``LSE_all(s / tau) - LSE_own(s / tau)``.
+    """InfoNCE of anchors against prototypes ``(n,)``, FedBCS eq. 15: ``LSE_all(s / tau) - LSE_own(s / tau)``.
 
     ``similarities`` are cosines ``(n, prototypes)``, ``labels`` ``(n,)`` of int64. An anchor whose class has no
     prototype gets 0. ``released`` clamps logits at 20 and exponentials at 1e6 as the authors' code does; for a small
@@ -87,6 +87,13 @@ def mean_distances(dots: Tensor, squares: Tensor, labels: Tensor, prototypes: Pr
     towards_means = dots @ (membership / membership.sum(0).clamp_min(1))
     lengths = prototypes.means.square().sum(1)
     return squares - 2 * towards_means.gather(1, labels[:, None])[:, 0] + lengths[labels]
+
+
+def masked_mean(values: Tensor, used: Tensor, weight: float = 1.0) -> Tensor:
+    """``weight`` times the mean of ``values`` ``(n,)`` where the mask ``used`` ``(n,)`` is true; 0 if it never is."""
+    mask = used.to(values.dtype)
+    # In this order, so that the mean is rounded once.
+    return weight * (values * mask).sum() / mask.sum().clamp_min(1)
 
 
 def mean_over_classes(values: Tensor, labels: Tensor, used: Tensor, count: int) -> Tensor:

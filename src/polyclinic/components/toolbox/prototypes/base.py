@@ -6,8 +6,8 @@ A subclass says which pixels it looks at (``views``), how the server turns the s
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,26 +44,35 @@ class ClassMeans:
         return self.sums / self.weights.clamp_min(1)[:, None]
 
 
-class PrototypeComponent(Component):
+class PrototypeComponent(Component, ABC):
     """Collects class means, shares them, and aligns pixels with the global prototypes that come back."""
 
     level = "objective"
     comes_back = "prototypes made of those of all sites, without their names"
-    weight_setting: ClassVar[str] = "weight"
 
     # ---- what a subclass says ------------------------------------------------------------------------------------
 
+    @property
+    @abstractmethod
+    def weight(self) -> float:
+        """Of all loss terms; 0 switches the component off."""
+
+    @property
+    def averages_batch_means(self) -> bool:
+        """Whether a prototype is the unweighted mean of the batches' means, and not the mean over all pixels."""
+        return False
+
+    @abstractmethod
     def channels(self, network: SegmentationNetwork) -> dict[str, int]:
         """The streams by name, with the length of a prototype."""
-        raise NotImplementedError
 
+    @abstractmethod
     def views(self, step: Step) -> dict[str, View]:
         """The pixels of each stream."""
-        raise NotImplementedError
 
+    @abstractmethod
     def align(self, view: View, prototypes: Prototypes) -> dict[str, Tensor]:
         """Unweighted loss terms of one stream by name."""
-        raise NotImplementedError
 
     def globalise(self, means: Tensor, counts: Tensor) -> Prototypes:
         """Global prototypes from the sites' means ``(site, class, channels)`` and pixel counts ``(site, class)``."""
@@ -76,8 +85,8 @@ class PrototypeComponent(Component):
 
     @property
     def on(self) -> bool:
-        """Whether the strength is above zero; otherwise nothing happens and nothing leaves."""
-        return bool(getattr(self.settings, self.weight_setting))
+        """Whether the weight is above zero; otherwise nothing happens and nothing leaves."""
+        return bool(self.weight)
 
     def leaves(self, network: SegmentationNetwork) -> tuple[Shared, ...]:
         """A prototype a class and stream, and the pixels it is the mean of."""
@@ -95,23 +104,18 @@ class PrototypeComponent(Component):
         classes = len(self.context.task.classes)
         streams = self.channels(site.network) if self.on else {}
         self._global = {name: Prototypes.received(shared, name, classes, site.device) for name in streams}
-        by_batch = getattr(self.settings, "prototypes", "pixels") == "batches"
+        by_batch = self.averages_batch_means
         self._means = {name: ClassMeans(classes, c, site.device, by_batch) for name, c in streams.items()}
-        self._collected = (-1, -1)
 
     def loss(self, step: Step) -> dict[str, Tensor]:
         """The aligned streams' mean, weighted; before there are prototypes only the class means are collected."""
-        moment = (step.epoch, step.index)
-        # A second pass over the batch (weight perturbation) must not be counted again.
-        collects = step.last_epoch and moment != self._collected
         aligned = any(prototypes is not None for prototypes in self._global.values())
-        if not self.on or not len(step.images) or not (collects or aligned):
+        if not self.on or not len(step.images) or not (step.last_epoch or aligned):
             return {}
         with torch.autocast(step.images.device.type, enabled=False):
             views = self.views(step)
-            if collects:
-                self._collect(views)
-                self._collected = moment
+            if step.last_epoch:
+                step.once(f"{self.name}/collected", lambda: self._collect(views))
             return self._terms(views) if aligned else {}
 
     @torch.no_grad()
@@ -120,7 +124,7 @@ class PrototypeComponent(Component):
             self._means[name].add(*view.class_sums(len(self.context.task.classes)))
 
     def _terms(self, views: dict[str, View]) -> dict[str, Tensor]:
-        scale = getattr(self.settings, self.weight_setting) / len(views)
+        scale = self.weight / len(views)
         terms: dict[str, Tensor] = {}
         for name, view in views.items():
             prototypes = self._global[name]

@@ -1,0 +1,59 @@
+"""The component contract: hooks that do nothing, and strict settings."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from polyclinic.components.base import Component, ComponentSettings, Context
+from polyclinic.exchange.messages import Update
+from support import tiny_task
+
+
+class Weighted(Component):
+    name = "weighted"
+    level = "objective"
+    strength = "weight"
+    wants_unlabelled = True
+
+    class Settings(ComponentSettings):
+        weight: float = 1.0
+
+
+def built(**chosen: float) -> Weighted:
+    return Weighted(Weighted.Settings(**chosen), Context(tiny_task()))
+
+
+def test_unlabelled_images_are_for_components_that_want_them_and_act() -> None:
+    assert built().uses_unlabelled
+    assert not built(weight=0).uses_unlabelled
+    assert not Component(ComponentSettings(), Context(tiny_task())).uses_unlabelled
+
+
+@pytest.mark.parametrize("chosen", [{"wieght": 1.0}, {"weight": float("nan")}, {"weight": float("inf")}])
+def test_settings_refuse_unknown_keys_and_numbers_that_are_not_finite(chosen: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        built(**chosen)
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        built().settings.weight = 2.0
+
+
+def test_hooks_change_nothing_by_default_and_aggregation_must_be_written() -> None:
+    component = built()
+    update = Update("north", 0, {"w": torch.ones(1)}, 1, 1)
+    assert component.on_update(update) is update
+    assert component.screen(None, [update]) == [update]  # type: ignore[arg-type]
+    for result in (component.loss(None), component.share(None), component.combine(None, {})):  # type: ignore[arg-type]
+        assert result == {}
+    with pytest.raises(NotImplementedError, match="weighted does not aggregate"):
+        component.aggregate(None, [])  # type: ignore[arg-type]
+
+
+def test_state_is_an_instances_own() -> None:
+    first, second = built(), built()
+    first.state["a"] = first.ledger["a"] = torch.ones(())
+    assert second.state == second.ledger == {}

@@ -18,7 +18,8 @@ TABLES = (
 HEAD = [
     "FedBCS and the prototype family on real federations",
     "Learning rate and rounds are the same for all methods of a table. Every method has the defaults of its page in",
-    "docs/methods/, published ones where there are any; `fedcontrast` is a re-implementation from an abstract.",
+    "docs/reference/methods/, published ones where there are any; `fedcontrast` is a re-implementation from an",
+    "abstract.",
     "Gradients are clipped at norm 5 for all. The model of the best validation round is tested.",
 ]
 

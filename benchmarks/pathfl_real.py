@@ -19,7 +19,8 @@ TABLES = (
 HEAD = [
     "PathFL and the style and aggregation family on a real federation",
     "Learning rate and rounds are the same for all methods. Every method has the defaults of its page in",
-    "docs/methods/. The rows of the paper's Table 7 are written as what is dropped: `pathfl-afa-ssa` is CSE alone,",
+    "docs/reference/methods/. The rows of the paper's Table 7 are written as what is dropped: `pathfl-afa-ssa` is CSE",
+    "alone,",
     "`pathfl-cse-ssa` AFA alone, `pathfl-cse-afa` SSA alone; without all three it is `fedavg`. The model of the best",
     "validation round is tested.",
 ]

@@ -12,7 +12,7 @@ from polyclinic.federation.workspace import build_workspace
 from polyclinic.methods.expression import parse_method
 from support import Keeper, tiny_recipe, tiny_task
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "methods" / "fgasl.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "methods" / "fgasl.md"
 BASE = "fixmatch(threshold=0.7,dice=true)"
 
 # GAA, DR, PIA of each row. Without GAA the server is FedAvg's, without DR the site is FixMatch's.

@@ -18,7 +18,7 @@ from polyclinic.core.tensor_files import load_tensors
 from polyclinic.networks.presets import PRESETS, Preset
 from polyclinic.recipe import NetworkSettings
 
-_CONVERT = "convert it to safetensors (docs/networks.md has the command)"
+_CONVERT = "convert it to safetensors (docs/explanation/networks.md has the command)"
 _declared: list[torch.library.Library] = []
 
 

@@ -99,7 +99,8 @@ def load_model(
         if not sites:
             raise PolyclinicError(
                 f"{recipe.method} gives every site a model of its own, and their personal weights are at the sites: "
-                f"link a site's HOME/runs/RUN to {run / 'sites' / 'NAME'} there, and give --site NAME (docs/deploy.md)."
+                f"link a site's HOME/runs/RUN to {run / 'sites' / 'NAME'} there, and give --site NAME "
+                "(docs/tutorials/first-federation.md)."
             )
         raise PolyclinicError(f"{recipe.method} gives every site a model of its own; choose one with --site: {sites}.")
     if site is not None:

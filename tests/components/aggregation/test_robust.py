@@ -85,7 +85,7 @@ def test_a_wrong_setting_gets_a_sentence(expression: str, words: str) -> None:
         parse_method(expression)
 
 
-@pytest.mark.parametrize("page", ["docs/robust.md"])
+@pytest.mark.parametrize("page", ["docs/explanation/robust-aggregation.md"])
 def test_the_page_has_every_setting(page: str) -> None:
     text = (Path(__file__).resolve().parents[3] / page).read_text(encoding="utf-8")
     for name in ("median", "trimmed_mean", "krum", "norm_clipping"):

@@ -345,7 +345,7 @@ def test_the_way_of_a_federation_through_the_commands(tmp_path: Path, monkeypatc
 def test_the_python_of_the_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = Path(__file__).resolve().parents[3] / "docs" / "keys.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "keys.md"
     monkeypatch.chdir(tmp_path)
     exec(page.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0], {})
     assert "server-keys/sites/north.pub" in capsys.readouterr().out

@@ -1,4 +1,6 @@
-"""Differential privacy of a site: its update is clipped and noise is added before it leaves (``docs/privacy.md``).
+"""Differential privacy of a site: its update is clipped and noise is added before it leaves.
+
+See ``docs/explanation/privacy.md``.
 
 Dwork et al. 2006; McMahan et al., *Learning differentially private recurrent language models*, ICLR 2018, but with the
 noise drawn at the site, so that the server need not be trusted. With ``w`` the received parameters and ``w_m`` those
@@ -113,7 +115,8 @@ class Privacy(Component):
         if length > _LOUD:
             found.append(
                 f"privacy: the noise on {self._coverage.numbers} numbers is about {length:.0f} times as long as the "
-                "longest update; only the mean over many sites and rounds makes it smaller (docs/privacy.md)."
+                "longest update; only the mean over many sites and rounds makes it smaller "
+                "(docs/explanation/privacy.md)."
             )
         if self.settings.delta > 1e-3:
             found.append(

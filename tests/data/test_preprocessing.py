@@ -4,78 +4,32 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nibabel.orientations import aff2axcodes
-from PIL import Image as PILImage
 
+from data_support import blobs, federation_of, picture_item, volume_item
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.data.federation import Federation, Item, Task
-from polyclinic.data.preprocessing import Prepared, geometry_of, prepare, resolve_size, to_file_grid
+from polyclinic.data.preprocessing import prepare, resolve_size
 from polyclinic.recipe import DataSettings
-
-
-def federation(dims: int, *items: Item, classes: int = 3, channels: int = 1, neighbours: int = 0, sliced: bool = False,
-               spacing: tuple[float, ...] | None = None) -> Federation:  # fmt: skip
-    task = Task(tuple(f"c{i}" for i in range(classes)), channels * (2 * neighbours + 1), dims, "", neighbours, spacing)
-    return Federation("test", task, {"a": items}, Path("root"), sliced)
-
-
-def picture(folder: Path, array: np.ndarray, label: np.ndarray | None = None, name: str = "x") -> Item:
-    image = folder / f"{name}.png"
-    PILImage.fromarray(array).save(image)
-    if label is not None:
-        PILImage.fromarray(label.astype(np.uint8)).save(folder / f"{name}_label.png")
-    return Item("a", name, (image,), None if label is None else folder / f"{name}_label.png", name)
-
-
-def volume(
-    folder: Path, array: np.ndarray, label: np.ndarray | None = None, affine: Any = None, name: str = "x"
-) -> Item:
-    affine = np.eye(4) if affine is None else affine
-    nibabel.save(nibabel.Nifti1Image(array, affine), folder / f"{name}.nii")
-    if label is not None:
-        nibabel.save(nibabel.Nifti1Image(label.astype(np.uint8), affine), folder / f"{name}_label.nii")
-    return Item("a", name, (folder / f"{name}.nii",), None if label is None else folder / f"{name}_label.nii", name)
-
-
-def blobs(shape: tuple[int, ...]) -> np.ndarray:
-    """Two ellipsoids, off the centre and unequal along the axes, as classes 1 and 2."""
-    grid = np.meshgrid(*[np.linspace(0, 1, n) for n in shape], indexing="ij")
-    centre, radius = (0.35, 0.45, 0.55), (0.28, 0.33, 0.4)
-    inside = sum(((g - c) / r) ** 2 for g, c, r in zip(grid, centre, radius, strict=False))
-    return np.where(inside < 0.3, 2, np.where(inside < 1, 1, 0)).astype(np.uint8)
-
-
-def one_hot(prepared: list[Prepared], classes: int = 3) -> torch.Tensor:
-    """A perfect prediction for prepared labels, in the shape that ``restore`` takes."""
-    masks = [torch.nn.functional.one_hot(p.label.long(), classes).movedim(-1, 0).float() for p in prepared]
-    return masks[0] if prepared[0].slice_index is None else torch.stack(masks)
-
-
-def dice(one: np.ndarray, two: np.ndarray, value: int) -> float:
-    return float(2 * ((one == value) & (two == value)).sum() / ((one == value).sum() + (two == value).sum()))
-
 
 # size and labels
 
 
 def test_shrinking_by_a_whole_factor_is_the_mean_of_blocks(tmp_path: Path) -> None:
     array = np.random.default_rng(0).integers(0, 255, (16, 24, 3), dtype=np.uint8)
-    item = picture(tmp_path, array)
-    prepared = prepare(item, federation(2, item, channels=3), DataSettings(size=(4, 8), intensity="none"))[0]
+    item = picture_item(tmp_path, array)
+    prepared = prepare(item, federation_of(2, item, channels=3), DataSettings(size=(4, 8), intensity="none"))[0]
     naive = array.reshape(4, 4, 8, 3, 3).mean(axis=(1, 3))
     np.testing.assert_allclose(prepared.image, np.moveaxis(naive, -1, 0), rtol=1e-5)
 
 
 def test_growing_is_linear_and_mixed_sizes_work(tmp_path: Path) -> None:
     ramp = np.tile(np.arange(8, dtype=np.uint8) * 8, (16, 1))
-    item = picture(tmp_path, ramp)
-    grown = prepare(item, federation(2, item), DataSettings(size=(8, 16), intensity="none"))[0].image[0]
+    item = picture_item(tmp_path, ramp)
+    grown = prepare(item, federation_of(2, item), DataSettings(size=(8, 16), intensity="none"))[0].image[0]
     naive = np.interp((np.arange(16) + 0.5) / 2 - 0.5, np.arange(8), ramp[0])
     np.testing.assert_allclose(grown, np.tile(naive, (8, 1)), atol=1e-4)
 
@@ -93,8 +47,8 @@ def test_labels_never_get_values_between(
 ) -> None:
     folder = tmp_path_factory.mktemp("labels")
     label = np.random.default_rng(h * w).choice([0, 2], (h, w))  # an interpolation would give 1
-    item = picture(folder, np.zeros((h, w), np.uint8), label)
-    prepared = prepare(item, federation(2, item), DataSettings(size=(a, b), fit=fit))[0]
+    item = picture_item(folder, np.zeros((h, w), np.uint8), label)
+    prepared = prepare(item, federation_of(2, item), DataSettings(size=(a, b), fit=fit))[0]
     assert prepared.label is not None
     assert prepared.label.dtype == torch.uint8
     assert prepared.label.shape == (a, b)
@@ -103,8 +57,8 @@ def test_labels_never_get_values_between(
 
 def test_image_and_label_shrink_alike(tmp_path: Path) -> None:
     label = blobs((60, 44))
-    item = picture(tmp_path, label * 100, label)
-    prepared = prepare(item, federation(2, item), DataSettings(size=(20, 11), intensity="none"))[0]
+    item = picture_item(tmp_path, label * 100, label)
+    prepared = prepare(item, federation_of(2, item), DataSettings(size=(20, 11), intensity="none"))[0]
     assert prepared.label is not None
     assert (prepared.image[0] / 100 - prepared.label).abs().mean() < 0.1
     shifted = torch.roll(prepared.label, 1, 0)
@@ -113,28 +67,28 @@ def test_image_and_label_shrink_alike(tmp_path: Path) -> None:
 
 def test_pad_crop_keeps_the_middle(tmp_path: Path) -> None:
     array = np.arange(1, 7 * 5 + 1, dtype=np.uint8).reshape(7, 5)
-    item = picture(tmp_path, array)
-    prepared = prepare(item, federation(2, item), DataSettings(size=(3, 9), fit="pad-crop", intensity="none"))[0]
+    item = picture_item(tmp_path, array)
+    prepared = prepare(item, federation_of(2, item), DataSettings(size=(3, 9), fit="pad-crop", intensity="none"))[0]
     np.testing.assert_array_equal(prepared.image[0], np.pad(array[2:5], ((0, 0), (2, 2))))
 
 
 def test_a_crop_comes_before_the_size(tmp_path: Path) -> None:
     array = np.arange(8 * 10, dtype=np.uint8).reshape(8, 10)
     label = (array % 2).astype(np.uint8)
-    item = picture(tmp_path, array, label)
-    prepared = prepare(item, federation(2, item), DataSettings(crop=(4, 6), size=(2, 3), intensity="none"))[0]
+    item = picture_item(tmp_path, array, label)
+    prepared = prepare(item, federation_of(2, item), DataSettings(crop=(4, 6), size=(2, 3), intensity="none"))[0]
     blocks = array[2:6, 2:8].reshape(2, 2, 3, 2).mean((1, 3))
     np.testing.assert_allclose(prepared.image[0], blocks)
-    kept = prepare(item, federation(2, item), DataSettings(crop=(4, 6), intensity="none"))[0]
+    kept = prepare(item, federation_of(2, item), DataSettings(crop=(4, 6), intensity="none"))[0]
     assert kept.label is not None
     np.testing.assert_array_equal(kept.label, label[2:6, 2:8])
-    smaller = prepare(item, federation(2, item), DataSettings(crop=(20, 6), intensity="none"))[0]
+    smaller = prepare(item, federation_of(2, item), DataSettings(crop=(20, 6), intensity="none"))[0]
     np.testing.assert_array_equal(smaller.image[0], array[:, 2:8])
 
 
 def test_a_crop_of_slices_leaves_their_number(tmp_path: Path) -> None:
-    item = volume(tmp_path, np.zeros((9, 12, 5), np.float32))
-    prepared = prepare(item, federation(2, item, sliced=True), DataSettings(crop=(6, 8), size=(3, 4)))
+    item = volume_item(tmp_path, np.zeros((9, 12, 5), np.float32))
+    prepared = prepare(item, federation_of(2, item, sliced=True), DataSettings(crop=(6, 8), size=(3, 4)))
     assert [tuple(one.image.shape) for one in prepared] == [(1, 3, 4)] * 5
 
 
@@ -144,8 +98,8 @@ def test_a_crop_of_slices_leaves_their_number(tmp_path: Path) -> None:
 def test_intensity_is_scaled_for_each_channel(tmp_path: Path) -> None:
     array = np.random.default_rng(4).normal(50, 9, (8, 7, 6, 2)).astype(np.float32)
     array[:3] = 0
-    item = volume(tmp_path, array)
-    whole = federation(3, item, channels=2)
+    item = volume_item(tmp_path, array)
+    whole = federation_of(3, item, channels=2)
     for channel in range(2):
         raw = array[..., channel]
 
@@ -166,26 +120,26 @@ def test_intensity_is_scaled_for_each_channel(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "highest"), [(np.uint8, 255), (np.uint16, 65535)])
 def test_full_range_keeps_what_tells_images_apart(tmp_path: Path, kind: Any, highest: int) -> None:
     array = np.array([[3, 40], [highest // 3, 0]], kind)
-    item = picture(tmp_path, array)
-    prepared = prepare(item, federation(2, item), DataSettings(size=(2, 2), intensity="full-range"))[0]
+    item = picture_item(tmp_path, array)
+    prepared = prepare(item, federation_of(2, item), DataSettings(size=(2, 2), intensity="full-range"))[0]
     np.testing.assert_allclose(prepared.image[0], array / highest, rtol=1e-6)
 
 
 def test_full_range_of_numbers_without_a_range_is_refused(tmp_path: Path) -> None:
-    item = volume(tmp_path, np.ones((4, 4, 4), np.float32))
+    item = volume_item(tmp_path, np.ones((4, 4, 4), np.float32))
     with pytest.raises(PolyclinicError, match="full-range needs unsigned integers"):
-        prepare(item, federation(3, item), DataSettings(intensity="full-range"))
+        prepare(item, federation_of(3, item), DataSettings(intensity="full-range"))
 
 
 @pytest.mark.parametrize("intensity", ["zero-one", "z-score", "percentile"])
 @pytest.mark.parametrize("nonzero", [False, True])
 @pytest.mark.parametrize("value", [0, 7])
 def test_constant_images_become_zero(tmp_path: Path, intensity: Any, nonzero: bool, value: int) -> None:
-    item = picture(tmp_path, np.full((8, 8), value, np.uint8))
+    item = picture_item(tmp_path, np.full((8, 8), value, np.uint8))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", category=DeprecationWarning)
-        image = prepare(item, federation(2, item), DataSettings(intensity=intensity, nonzero=nonzero))[0].image
+        image = prepare(item, federation_of(2, item), DataSettings(intensity=intensity, nonzero=nonzero))[0].image
     assert (image == 0).all()
 
 
@@ -195,8 +149,8 @@ def test_constant_images_become_zero(tmp_path: Path, intensity: Any, nonzero: bo
 def test_volumes_are_turned_to_ras_unless_told_otherwise(tmp_path: Path) -> None:
     array = np.random.default_rng(5).normal(size=(4, 5, 6)).astype(np.float32)
     turned = np.array([[0.0, 0, -3, 0], [-1, 0, 0, 0], [0, 2, 0, 0], [0, 0, 0, 1]])  # axes P, S, L
-    item = volume(tmp_path, array, affine=turned)
-    whole = federation(3, item)
+    item = volume_item(tmp_path, array, affine=turned)
+    whole = federation_of(3, item)
     ras = prepare(item, whole, DataSettings(intensity="none"))[0]
     np.testing.assert_array_equal(ras.image[0], np.transpose(array, (2, 0, 1))[::-1, ::-1])
     assert ras.spacing == pytest.approx((3, 1, 2))
@@ -209,8 +163,8 @@ def test_volumes_are_turned_to_ras_unless_told_otherwise(tmp_path: Path) -> None
 def test_resampling_to_a_spacing(tmp_path: Path) -> None:
     ramp = np.broadcast_to(np.arange(5, dtype=np.float32)[:, None, None], (5, 4, 3)).copy()
     label = 2 * (ramp > 1.5)  # an interpolation would give 1
-    item = volume(tmp_path, ramp, label, affine=np.diag([2.0, 1, 1, 1]))
-    prepared = prepare(item, federation(3, item), DataSettings(intensity="none", spacing=(1, 1, 1)))[0]
+    item = volume_item(tmp_path, ramp, label, affine=np.diag([2.0, 1, 1, 1]))
+    prepared = prepare(item, federation_of(3, item), DataSettings(intensity="none", spacing=(1, 1, 1)))[0]
     np.testing.assert_allclose(prepared.image[0, :, 0, 0], np.arange(9) / 2, atol=1e-5)
     assert prepared.spacing == pytest.approx((1, 1, 1))
     assert prepared.label is not None
@@ -218,10 +172,10 @@ def test_resampling_to_a_spacing(tmp_path: Path) -> None:
 
 
 def test_a_spacing_needs_files_that_know_theirs(tmp_path: Path) -> None:
-    item = picture(tmp_path, np.zeros((8, 6), np.uint8))
+    item = picture_item(tmp_path, np.zeros((8, 6), np.uint8))
     with pytest.raises(PolyclinicError, match=r"data\.spacing: the files do not know"):
-        prepare(item, federation(2, item), DataSettings(spacing=(1, 1)))
-    nominal = federation(2, item, spacing=(2.0, 0.5))
+        prepare(item, federation_of(2, item), DataSettings(spacing=(1, 1)))
+    nominal = federation_of(2, item, spacing=(2.0, 0.5))
     prepared = prepare(item, nominal, DataSettings(spacing=(1, 1)))[0]
     assert (prepared.image.shape, prepared.spacing) == ((1, 15, 4), (1.0, 1.0))
     assert prepare(item, nominal, DataSettings(size=(4, 3)))[0].spacing == pytest.approx((4, 1))
@@ -233,8 +187,8 @@ def test_a_spacing_needs_files_that_know_theirs(tmp_path: Path) -> None:
 def test_slices_bring_their_neighbours_and_the_volumes_statistics(tmp_path: Path, axis: Any) -> None:
     array = np.random.default_rng(6).normal(size=(4, 5, 6, 2)).astype(np.float32)
     label = blobs((4, 5, 6))
-    item = volume(tmp_path, array, label, affine=np.diag([1.0, 2, 3, 1]))
-    whole = federation(2, item, channels=2, neighbours=1, sliced=True)
+    item = volume_item(tmp_path, array, label, affine=np.diag([1.0, 2, 3, 1]))
+    whole = federation_of(2, item, channels=2, neighbours=1, sliced=True)
     slices = prepare(item, whole, DataSettings(slice_axis=axis, neighbours=1))
     low, high = array.min(axis=(0, 1, 2)), array.max(axis=(0, 1, 2))
     scaled = np.moveaxis((array - low) / (high - low), (axis, 3), (0, 1))
@@ -250,16 +204,16 @@ def test_slices_bring_their_neighbours_and_the_volumes_statistics(tmp_path: Path
 
 def test_slices_are_resized_in_their_plane_only(tmp_path: Path) -> None:
     array = np.random.default_rng(7).normal(size=(8, 4, 3)).astype(np.float32)
-    item = volume(tmp_path, array)
-    slices = prepare(item, federation(2, item, sliced=True), DataSettings(size=(4, 2), intensity="none"))
+    item = volume_item(tmp_path, array)
+    slices = prepare(item, federation_of(2, item, sliced=True), DataSettings(size=(4, 2), intensity="none"))
     naive = array.reshape(4, 2, 2, 2, 3).mean(axis=(1, 3))
     np.testing.assert_allclose(torch.stack([one.image[0] for one in slices], -1), naive, atol=1e-6)
 
 
 def test_a_volume_among_pictures_is_refused(tmp_path: Path) -> None:
-    item = volume(tmp_path, np.zeros((4, 4, 4), np.float32))
+    item = volume_item(tmp_path, np.zeros((4, 4, 4), np.float32))
     with pytest.raises(PolyclinicError, match="is a volume among 2D images"):
-        prepare(item, federation(2, item), DataSettings())
+        prepare(item, federation_of(2, item), DataSettings())
 
 
 # one size for all
@@ -267,8 +221,8 @@ def test_a_volume_among_pictures_is_refused(tmp_path: Path) -> None:
 
 def test_auto_takes_the_common_size_or_the_median(tmp_path: Path) -> None:
     def size_for(*shapes: tuple[int, int], multiple: int = 8) -> tuple[int, ...]:
-        items = [picture(tmp_path, np.zeros(shape, np.uint8), name=f"i{i}") for i, shape in enumerate(shapes)]
-        return resolve_size(federation(2, *items), DataSettings(), multiple)
+        items = [picture_item(tmp_path, np.zeros(shape, np.uint8), name=f"i{i}") for i, shape in enumerate(shapes)]
+        return resolve_size(federation_of(2, *items), DataSettings(), multiple)
 
     assert size_for((48, 320), (48, 320)) == (48, 320)
     assert size_for((50, 30), (50, 30)) == (48, 32)
@@ -279,133 +233,19 @@ def test_auto_takes_the_common_size_or_the_median(tmp_path: Path) -> None:
 
 def test_auto_sees_orientation_spacing_and_slices(tmp_path: Path) -> None:
     affine = np.array([[0, 0, 2.0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1]])
-    item = volume(tmp_path, np.zeros((8, 12, 16), np.float32), affine=affine)
-    assert resolve_size(federation(3, item), DataSettings(), 4) == (16, 8, 12)
-    assert resolve_size(federation(2, item, sliced=True), DataSettings(), 4) == (16, 8)
-    assert resolve_size(federation(2, item, sliced=True), DataSettings(slice_axis=0), 4) == (8, 12)
-    assert resolve_size(federation(3, item), DataSettings(spacing=(1, 0.5, 1)), 4) == (32, 16, 12)
+    item = volume_item(tmp_path, np.zeros((8, 12, 16), np.float32), affine=affine)
+    assert resolve_size(federation_of(3, item), DataSettings(), 4) == (16, 8, 12)
+    assert resolve_size(federation_of(2, item, sliced=True), DataSettings(), 4) == (16, 8)
+    assert resolve_size(federation_of(2, item, sliced=True), DataSettings(slice_axis=0), 4) == (8, 12)
+    assert resolve_size(federation_of(3, item), DataSettings(spacing=(1, 0.5, 1)), 4) == (32, 16, 12)
 
 
 def test_a_given_size_must_have_the_tasks_axes(tmp_path: Path) -> None:
-    item = picture(tmp_path, np.zeros((8, 6), np.uint8))
-    assert resolve_size(federation(2, item), DataSettings(size=(5, 6)), 4) == (5, 6)
-    for call in (lambda s: resolve_size(federation(2, item), s, 4), lambda s: prepare(item, federation(2, item), s)):
+    item = picture_item(tmp_path, np.zeros((8, 6), np.uint8))
+    assert resolve_size(federation_of(2, item), DataSettings(size=(5, 6)), 4) == (5, 6)
+    for call in (
+        lambda s: resolve_size(federation_of(2, item), s, 4),
+        lambda s: prepare(item, federation_of(2, item), s),
+    ):
         with pytest.raises(PolyclinicError, match=r"data\.size: has 3 numbers, but the task is 2D"):
             call(DataSettings(size=(8, 8, 8)))
-
-
-# and back
-
-
-@given(st.permutations([0, 1, 2]), st.tuples(*[st.booleans()] * 3), st.sampled_from([None, 0, 1, 2]), st.booleans())
-@settings(deadline=None, max_examples=25)
-def test_flips_turns_slices_and_padding_come_back_exactly(
-    tmp_path_factory: pytest.TempPathFactory, order: list[int], flips: tuple[bool, ...], axis: Any, padded: bool
-) -> None:
-    affine = np.eye(4)
-    affine[:3, :3] = np.eye(3)[order] * np.where(flips, -1, 1) * (1.0, 1.5, 3.0)
-    affine[:3, 3] = (-20, 30, 5)
-    label = blobs((9, 7, 6))
-    item = volume(tmp_path_factory.mktemp("back"), label.astype(np.float32), label, affine)
-    whole = federation(3 if axis is None else 2, item, sliced=axis is not None)
-    size = (11, 12, 13) if axis is None else (12, 11)
-    keys: dict[str, Any] = {"size": size, "fit": "pad-crop"} if padded else {}
-    chosen = DataSettings(slice_axis=2 if axis is None else axis, **keys)
-    prepared = prepare(item, whole, chosen)
-    np.testing.assert_array_equal(to_file_grid(one_hot(prepared), prepared[0].geometry), label)
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"size": (48, 48, 32)},
-        {"size": (80, 64, 56)},
-        {"spacing": (1.2, 0.9, 1.4)},
-        {"spacing": (1.2, 0.9, 1.4), "size": (56, 56, 48)},
-        {"spacing": (1.5, 1.5, 1.5), "size": (90, 90, 60), "fit": "pad-crop"},
-    ],
-)
-@pytest.mark.parametrize("oblique", [False, True])
-def test_resampled_masks_come_back_nearly(tmp_path: Path, keys: dict[str, Any], oblique: bool) -> None:
-    affine = np.array([[0.0, 1.1, 0, -8], [-1.3, 0, 0, 5], [0, 0, -0.9, 3], [0, 0, 0, 1]])
-    if oblique:
-        turn = np.deg2rad(12)
-        rotation = np.eye(4)
-        rotation[:2, :2] = [[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]
-        affine = rotation @ affine
-    label = blobs((60, 72, 48))
-    item = volume(tmp_path, label.astype(np.float32), label, affine)
-    assert aff2axcodes(affine) != ("R", "A", "S")
-    prepared = prepare(item, federation(3, item), DataSettings(**keys))
-    back = to_file_grid(one_hot(prepared), prepared[0].geometry)
-    assert back.shape == label.shape
-    assert back.dtype == np.uint8
-    for value in (1, 2):
-        assert dice(back, label, value) > 0.95
-
-
-@pytest.mark.parametrize("keys", [{"size": (56, 56, 40)}, {"spacing": (1.2, 0.9, 1.4), "size": (80, 64, 56)}])
-def test_nothing_drifts_by_part_of_a_voxel(tmp_path: Path, keys: dict[str, Any]) -> None:
-    affine = np.array([[0.0, 1.1, 0, -8], [-1.3, 0, 0, 5], [0, 0, -0.9, 3], [0, 0, 0, 1]])
-    mask = (blobs((60, 72, 48)) > 0).astype(np.uint8)
-    item = volume(tmp_path, mask.astype(np.float32), mask, affine)
-    prepared = prepare(item, federation(3, item), DataSettings(intensity="none", **keys))[0]
-    soft = torch.cat([1 - prepared.image, prepared.image])  # the interpolated mask, as a network would see it
-    back = to_file_grid(soft, prepared.geometry)
-    assert dice(back, mask, 1) > 0.98
-    drift = np.argwhere(back).mean(axis=0) - np.argwhere(mask).mean(axis=0)
-    assert np.abs(drift).max() < 0.1  # half a voxel would be a wrong convention
-
-
-def test_pictures_and_resized_slices_come_back(tmp_path: Path) -> None:
-    flat = blobs((90, 61))
-    item = picture(tmp_path, flat, flat)
-    prepared = prepare(item, federation(2, item), DataSettings(size=(48, 64)))
-    back = to_file_grid(one_hot(prepared), prepared[0].geometry)
-    assert min(dice(back, flat, value) for value in (1, 2)) > 0.95
-    solid = blobs((40, 36, 7))
-    item = volume(tmp_path, solid.astype(np.float32), solid, np.diag([-1.0, -1.0, 4, 1]))
-    prepared = prepare(item, federation(2, item, sliced=True), DataSettings(size=(32, 48)))
-    back = to_file_grid(one_hot(prepared), prepared[0].geometry)
-    assert min(dice(back, solid, value) for value in (1, 2)) > 0.95
-
-
-def test_what_a_crop_cut_off_is_background(tmp_path: Path) -> None:
-    label = np.ones((12, 10), np.uint8)
-    item = picture(tmp_path, label, label)
-    prepared = prepare(item, federation(2, item), DataSettings(size=(4, 6), fit="pad-crop"))
-    back = to_file_grid(one_hot(prepared), prepared[0].geometry)
-    assert back[4:8, 2:8].all()
-    assert back.sum() == 24
-
-
-def test_a_cropped_and_resized_prediction_comes_back_to_its_place(tmp_path: Path) -> None:
-    label = np.zeros((24, 30), np.uint8)
-    label[8:16, 9:19] = 1
-    item = picture(tmp_path, label, label)
-    prepared = prepare(item, federation(2, item), DataSettings(crop=(16, 20), size=(8, 10)))
-    np.testing.assert_array_equal(to_file_grid(one_hot(prepared), prepared[0].geometry), label)
-
-
-def test_a_prediction_on_another_grid_is_refused(tmp_path: Path) -> None:
-    item = picture(tmp_path, np.zeros((8, 6), np.uint8))
-    geometry = geometry_of(item, federation(2, item), DataSettings())
-    with pytest.raises(ValueError, match="expected"):
-        to_file_grid(torch.zeros(3, 6, 8), geometry)
-
-
-@given(st.permutations([0, 1, 2]), st.sampled_from([(0.7, 1.3, 2.0), None]), st.sampled_from(["resize", "pad-crop"]),
-       st.sampled_from([(8, 9, 10), (16, 6, 8), "auto"]), st.sampled_from([None, (5, 20, 6)]))  # fmt: skip
-@settings(deadline=None, max_examples=20)
-def test_headers_alone_predict_the_prepared_grid(
-    tmp_path_factory: pytest.TempPathFactory, order: list[int], spacing: Any, fit: Any, size: Any, crop: Any
-) -> None:
-    affine = np.eye(4)
-    affine[:3, :3] = np.eye(3)[order] * (-1.1, 1.5, 0.8)
-    item = volume(tmp_path_factory.mktemp("plan"), np.zeros((9, 12, 7), np.float32), affine=affine)
-    whole = federation(3, item)
-    chosen = DataSettings(spacing=spacing, fit=fit, size=size, crop=crop)
-    planned, real = geometry_of(item, whole, chosen), prepare(item, whole, chosen)[0]
-    assert planned.prepared_shape == real.geometry.prepared_shape == tuple(real.image.shape[1:])
-    np.testing.assert_allclose(planned.prepared_affine, real.geometry.prepared_affine, atol=1e-6)
-    assert (planned.shape, planned.samples) == ((9, 12, 7), 1)

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import atomic_write, read_json, write_text
-from polyclinic.core.tensor_files import load_tensors, save_tensors
 from polyclinic.exchange.messages import Broadcast, Update, load_message, save_message
 from polyclinic.federation.checkpoint import Checkpoint, ServerState
 from polyclinic.federation.store import SiteState, SiteStore, StateMemory
@@ -108,29 +106,6 @@ def test_a_checkpoint_comes_back_and_a_damaged_one_gets_a_sentence(tmp_path: Pat
     checkpoint.server.write_bytes(data[: len(data) // 2])
     with pytest.raises(PolyclinicError, match=r"server\.safetensors: not a readable safetensors file"):
         checkpoint.load()
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
-    path = tmp_path / "kept.safetensors"
-    save_tensors(path, {"a": torch.ones(1)}, {"round": 1})
-
-    def write_half() -> None:
-        with atomic_write(path) as temporary:
-            temporary.write_bytes(b"half")
-            raise OSError(28, "No space left on device")
-
-    with pytest.raises(PolyclinicError, match="No space left"):
-        write_half()
-    tensors, about = load_tensors(path)
-    assert tensors["a"].tolist() == [1]
-    assert about == {"round": 1}
-    assert [p.name for p in tmp_path.iterdir()] == ["kept.safetensors"]
-
-
-def test_damaged_json_gets_a_sentence(tmp_path: Path) -> None:
-    write_text(tmp_path / "x.json", "{")
-    with pytest.raises(PolyclinicError, match=r"x\.json: cannot be read as JSON"):
-        read_json(tmp_path / "x.json")
 
 
 def test_memory_holds_the_newest_states_up_to_its_limit(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from polyclinic.components.base import Component
@@ -16,7 +14,6 @@ from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
 from polyclinic.components.toolbox.segmentation_loss import segmentation_loss
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.data.batches import epoch_batches, steps_per_epoch
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData, pool
 from polyclinic.exchange.declarations import Shared
@@ -29,41 +26,6 @@ from polyclinic.networks import load_weights
 from polyclinic.recipe import TrainingSettings
 from support import Keeper, tiny_recipe, tiny_server, tiny_site, tiny_task
 from temporary_components import known
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.integers(0, 9), st.integers(0, 9), st.integers(1, 4))
-def test_batches_cover_what_they_should(labelled: int, unlabelled: int, size: int) -> None:
-    first, second = torch.arange(labelled), torch.arange(100, 100 + unlabelled)
-    batches = list(epoch_batches(first, second, size, torch.Generator().manual_seed(0)))
-    assert len(batches) == steps_per_epoch(labelled, unlabelled, size)
-    seen = torch.cat([a for a, _ in batches]) if batches else first
-    others = torch.cat([b for _, b in batches]) if batches else second
-    assert all(len(a) <= size and len(b) <= size for a, b in batches)
-    if not unlabelled:
-        assert sorted(seen.tolist()) == first.tolist()
-        return
-    assert set(seen.tolist()) <= set(first.tolist())
-    assert set(others.tolist()) <= set(second.tolist())
-    full = min(size, labelled), min(size, unlabelled)
-    assert all((len(a), len(b)) >= full for a, b in batches)
-    if len(others) >= unlabelled:
-        assert set(others.tolist()) == set(second.tolist())
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.integers(0, 7), st.integers(0, 7), st.integers(1, 9), st.integers(1, 12))
-def test_a_set_number_of_steps_draws_from_endless_shuffled_streams(
-    labelled: int, unlabelled: int, size: int, steps: int
-) -> None:
-    first, second = torch.arange(labelled), torch.arange(100, 100 + unlabelled)
-    batches = list(epoch_batches(first, second, size, torch.Generator().manual_seed(0), steps))
-    assert len(batches) == steps_per_epoch(labelled, unlabelled, size, steps) == (steps if labelled + unlabelled else 0)
-    for indices, part in ((first, 0), (second, 1)):
-        seen = [batch[part] for batch in batches]
-        assert all(len(one) == min(size, len(indices)) for one in seen)
-        counts = torch.cat([*seen, indices[:0]]).bincount(minlength=200)[indices]
-        assert not len(counts) or int(counts.max() - counts.min()) <= 1, "a walk ends before the next one begins"
 
 
 def test_steps_per_epoch_sets_steps_and_progress_and_the_planned_steps(tmp_path: Path) -> None:
@@ -283,18 +245,6 @@ def test_a_divergent_site_is_left_out_and_comes_back_with_the_memory_before(tmp_
     memory = SiteStore(tmp_path / "sites" / "south").load(before=9)
     assert memory.round == 2
     assert all(t.isfinite().all() for t in memory.optimizer.values())
-
-
-def test_pooled_data_is_the_sites_data_in_order() -> None:
-    sites = [tiny_site("north", 3), tiny_site("south", 2)]
-    pooled = pool(sites, "pooled")
-    assert pooled.splits["train"].tolist() == [0, 1, 2, 5, 6]
-    images, labels = pooled.images.batch(torch.tensor([5, 1, 6]))
-    wanted = [sites[1].images.batch(torch.tensor([0, 1])), sites[0].images.batch(torch.tensor([1]))]
-    assert torch.equal(images, torch.stack([wanted[0][0][0], wanted[1][0][0], wanted[0][0][1]]))
-    assert torch.equal(labels[1], wanted[1][1][0])
-    assert pooled.images.uniform
-    assert len(pooled.images) == 9
 
 
 def test_a_weight_that_the_server_sets_travels_and_is_never_averaged(tmp_path: Path) -> None:

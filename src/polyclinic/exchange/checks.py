@@ -102,7 +102,7 @@ def _weights_problem(weights: Mapping[str, Tensor], expected: Mapping[str, Tenso
 def _shared_problem(
     shared: Mapping[str, Mapping[str, Tensor]], declared: Mapping[str, tuple[Shared, ...]]
 ) -> str | None:
-    for component in shared.keys() | declared.keys():
+    for component in sorted(shared.keys() | declared.keys()):
         wanted = {declaration.name: declaration for declaration in declared.get(component, ())}
         tensors = shared.get(component, {})
         if wanted.keys() != tensors.keys():

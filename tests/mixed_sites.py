@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,10 @@ def mixed_step(site: SiteRound, progress: float = 0.5, strong_noise: float = 0.2
     if forward:
         step.output = site.network.features(step.inputs)
     return step
+
+
+def another_step(step: Step, **changes: Any) -> Step:
+    """A step after this one, in which nothing has been made yet; the forward pass comes along."""
+    later = replace(step, **{"index": step.index + 1, **changes})
+    later.output = step.output
+    return later

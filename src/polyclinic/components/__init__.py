@@ -1,1 +1,1 @@
-"""The published ideas, one file each."""
+"""Components: published methods and their parts, one file each, in a folder by level."""

@@ -1,4 +1,4 @@
-"""The component contract: one published idea, site half and server half, in one class.
+"""The component contract: one published method, or one part of it, with site half and server half in one class.
 
 Every hook is optional; the base class does nothing. See ``docs/architecture.md`` for where each hook sits in a round.
 """

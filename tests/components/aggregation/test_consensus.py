@@ -159,13 +159,3 @@ def test_all_kinds_of_sites_take_part_and_a_killed_run_resumes_to_the_same_resul
     assert resumed.state.round == 1
     resumed.fit()
     assert_same(found, final_tensors(resumed))
-
-
-def test_weight_zero_is_the_consensus_alone_on_mixed_sites(tmp_path: Path) -> None:
-    counts = {site: count for site, count in MIXED.items() if count[0]}
-    found = []
-    for method in ("fedavg+consensus", "rscfed(weight=0)"):
-        server = mixed_server(tmp_path / method, tiny_recipe(method, **RECIPE), counts)
-        server.fit()
-        found.append(final_tensors(server))
-    assert_same(*found)

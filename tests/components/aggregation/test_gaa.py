@@ -23,12 +23,9 @@ from polyclinic.exchange.messages import Broadcast, Failure, Update
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.networks.unet import UNet
 from support import (
-    Interrupted,
     Keeper,
     Keeping,
-    Killer,
     assert_same,
-    final_tensors,
     tiny_recipe,
     tiny_server,
     tiny_site,
@@ -377,16 +374,3 @@ def test_a_nan_in_a_run_is_a_warning_and_no_refusal(tmp_path: Path) -> None:
     assert not keeper.refusals
     assert any("gap of south is nan" in warning for warning in keeper.events[0]["warnings"])
     assert all(math.isfinite(value) for value in weights_of(server.aggregator).values())  # type: ignore[arg-type]
-
-
-def test_the_servers_weights_survive_a_kill(tmp_path: Path) -> None:
-    recipe = tiny_recipe("fgasl+gaa(pace=0.3)", training=SHORT)
-    whole = mixed_server(tmp_path / "whole", recipe)
-    whole.fit()
-    killer = Killer(lambda what, number, _: what == "round" and number == 1)
-    with pytest.raises(Interrupted):
-        mixed_server(tmp_path / "run", recipe, observer=killer).fit()
-    resumed = mixed_server(tmp_path / "run", recipe)
-    resumed.fit()
-    assert_same(final_tensors(whole), final_tensors(resumed))
-    assert "server/gaa/weight/north" in final_tensors(resumed)

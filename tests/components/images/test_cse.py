@@ -261,7 +261,7 @@ def test_a_site_without_labels_shares_the_style_of_its_other_images() -> None:
 def test_probability_zero_is_fedavg_bit_for_bit_and_the_default_is_not(tmp_path: Path) -> None:
     ends = {}
     for method in ("fedavg", "fedavg+cse(probability=0)", "fedavg+cse"):
-        server = tiny_server(tmp_path / method, tiny_recipe(method))
+        server = tiny_server(tmp_path / method, tiny_recipe(method, training={"rounds": 2, "local_epochs": 1}))
         server.fit()
         ends[method] = {n: t for n, t in final_tensors(server).items() if not n.startswith("server/")}
     plain, zero, default = ends.values()

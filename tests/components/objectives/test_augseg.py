@@ -217,10 +217,10 @@ def test_the_teacher_is_the_mean_of_received_and_trained_models_and_then_slow() 
         component.after_step(step)
         keep = min(1 - 1 / (number + 2), 0.6)
         values.append(keep * values[-1] + (1 - keep) * number)
-        found = component._teacher.get_parameter(name).flatten()[0]
+        found = component._teacher.network.get_parameter(name).flatten()[0]
         torch.testing.assert_close(float(found), values[-1], rtol=1e-5, atol=1e-6)
-    assert not component._teacher.training
-    assert not any(p.requires_grad for p in component._teacher.parameters())
+    assert not component._teacher.network.training
+    assert not any(p.requires_grad for p in component._teacher.network.parameters())
 
 
 def test_the_teacher_starts_anew_each_round_or_stays() -> None:
@@ -230,12 +230,12 @@ def test_the_teacher_starts_anew_each_round_or_stays() -> None:
             site.network.get_parameter("classifier.weight").add_(1)
         component.after_step(step_of(site))
         assert component.share(site) == {}
-        kept = component._teacher.get_parameter("classifier.weight").clone()
+        kept = component._teacher.network.get_parameter("classifier.weight").clone()
         later = AugSeg(component.settings, component.context, dict(component.state))
         later.receive(site, {})
-        found = later._teacher.get_parameter("classifier.weight")
+        found = later._teacher.network.get_parameter("classifier.weight")
         assert torch.equal(found, kept if teacher == "keep" else site.received["classifier.weight"])
-        assert later._steps == (1 if teacher == "keep" else 0)
+        assert later._teacher.steps == (1 if teacher == "keep" else 0)
         assert bool(component.state) == (teacher == "keep")
 
 

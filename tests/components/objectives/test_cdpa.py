@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mixed_sites import another_step
 from polyclinic.components.base import Context
 from polyclinic.components.objectives.cdpa import Cdpa
 from polyclinic.components.step import Step
@@ -151,8 +152,8 @@ def test_prototypes_that_leave_are_class_means_of_the_dense_embedding() -> None:
     assert case.component.loss(case.step) == {}
     case.component.loss(case.step)
     first = {s: dense(case, s, 4, "adjacent") for s in ("encoder", "decoder")}
-    case.step.index, case.step.images = 1, torch.rand(2, 1, 16, 16)
-    case.step.labels = torch.randint(0, 2, (2, 16, 16))
+    images, labels = torch.rand(2, 1, 16, 16), torch.randint(0, 2, (2, 16, 16))
+    case.step = another_step(case.step, images=images, labels=labels)
     case.step.output = case.network.features(case.step.images)
     case.component.loss(case.step)
     second = {s: dense(case, s, 4, "adjacent") for s in ("encoder", "decoder")}
@@ -170,9 +171,9 @@ def test_batch_means_weigh_every_batch_alike() -> None:
     case = setting(prototypes="batches")
     receive(case, {})
     means = []
-    for index, size in enumerate((2, 1)):
-        case.step.index, case.step.images = index, torch.rand(size, 1, 16, 16)
-        case.step.labels = torch.randint(0, 2, (size, 16, 16))
+    for size in (2, 1):
+        images, labels = torch.rand(size, 1, 16, 16), torch.randint(0, 2, (size, 16, 16))
+        case.step = another_step(case.step, images=images, labels=labels)
         case.step.output = case.network.features(case.step.images)
         case.component.loss(case.step)
         rows, labels = dense(case, "encoder", 4, "adjacent")

@@ -120,8 +120,7 @@ def test_what_leaves_is_the_mean_over_the_last_epoch_and_a_second_pass_does_not_
     early = setting(seed=3)
     early.step.last_epoch = False
     assert first.component.loss(early.step) == {}
-    for index, case in enumerate((first, second)):
-        case.step.index = index
+    for case in (first, second):
         assert first.component.loss(case.step) == {}
         assert first.component.loss(case.step) == {}
     shared = first.component.share(None)
@@ -195,9 +194,8 @@ def test_weight_zero_looks_at_nothing_and_shares_nothing() -> None:
     ("tap", "hint"), [("decoder7", "Maps: encoder0"), ("botleneck", "did you mean 'bottleneck'"), ("input", "Maps:")]
 )
 def test_a_wrong_tap_gets_a_sentence(tap: str, hint: str) -> None:
-    workspace = build_workspace(tiny_recipe(f"fedproto(feature={tap})"), tiny_task())
     with pytest.raises(PolyclinicError, match=f"class_prototypes.feature={tap}.") as problem:
-        workspace.declared()
+        build_workspace(tiny_recipe(f"fedproto(feature={tap})"), tiny_task())
     assert hint in str(problem.value)
 
 

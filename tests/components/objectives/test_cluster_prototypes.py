@@ -227,9 +227,8 @@ def test_weight_zero_looks_at_nothing_and_shares_nothing() -> None:
 
 @pytest.mark.parametrize(("tap", "hint"), [("decoder9", "Maps: encoder0"), ("botleneck", "did you mean 'bottleneck'")])
 def test_a_wrong_tap_gets_a_sentence(tap: str, hint: str) -> None:
-    workspace = build_workspace(tiny_recipe(f"fpl(feature={tap})"), tiny_task())
     with pytest.raises(PolyclinicError, match=f"cluster_prototypes.feature={tap}.") as problem:
-        workspace.declared()
+        build_workspace(tiny_recipe(f"fpl(feature={tap})"), tiny_task())
     assert hint in str(problem.value)
 
 

@@ -88,7 +88,7 @@ def test_the_threshold_itself_is_confident() -> None:
     weak = pixels(step)[0]
     exact = float(weak.max(2).values.median())
     component.settings = component.settings.model_copy(update={"threshold": exact})
-    assert torch.equal(component._look(step)[1].flatten(1), weak.max(2).values >= exact)
+    assert torch.equal(component._pseudo_labels(step.network, step.weak)[1].flatten(1), weak.max(2).values >= exact)
 
 
 def test_without_unlabelled_images_there_is_no_term() -> None:
@@ -119,7 +119,7 @@ def test_one_extra_pass_without_a_trace_and_none_for_a_second_look(monkeypatch: 
 def test_half_precision_stays_outside_of_the_loss() -> None:
     """The passes are left out: not every CPU convolves in bfloat16."""
     component, step = prepared("fixmatch(threshold=0.5, dice=true)")
-    component._look(step)
+    step.once("fixmatch/targets", lambda: component._pseudo_labels(step.network, step.weak))
     step.output.logits = step.output.logits.bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
         term = component.loss(step)["fixmatch"]

@@ -327,7 +327,6 @@ def test_a_run_in_which_one_site_has_no_labels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("tap", "hint"), [("decoder9", "Maps: encoder0"), ("botleneck", "did you mean 'bottleneck'")])
 def test_a_wrong_tap_gets_a_sentence(tap: str, hint: str) -> None:
-    workspace = build_workspace(tiny_recipe(f"fedplvm(feature={tap})"), tiny_task())
     with pytest.raises(PolyclinicError, match=f"local_clusters.feature={tap}.") as problem:
-        workspace.declared()
+        build_workspace(tiny_recipe(f"fedplvm(feature={tap})"), tiny_task())
     assert hint in str(problem.value)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from mixed_sites import another_step
 from polyclinic.components.base import Context
 from polyclinic.components.objectives.prototype_contrast import (
     PrototypeContrast,
@@ -228,8 +229,7 @@ def test_a_second_pass_sees_the_same_pixels_and_keeps_nothing() -> None:
     assert torch.equal(first["prototype_contrast_intra"], again["prototype_contrast_intra"])
     assert torch.equal(case.step.generator.get_state(), after)
     assert case.component._kept.rows is kept
-    case.step.index = 1
-    other = case.component.loss(case.step)
+    other = case.component.loss(another_step(case.step))
     assert not torch.equal(first["prototype_contrast_intra"], other["prototype_contrast_intra"])
     assert sum(map(len, case.component._kept.of_classes())) == 2 * 2 * 3 * 3
 
@@ -354,10 +354,9 @@ def test_prototypes_are_the_clusters_of_the_last_epochs_embeddings() -> None:
     case = setting(size=4, foreground=50, background=50)
     case.component.state = prototypes((0, 1), 1)
     case.component.receive(case.site, {})
-    right = case.step.output
-    case.step.output, case.step.last_epoch = Features([], [torch.rand(2, 4, 4, 4)], right.logits), False
-    assert case.component.loss(case.step)
-    case.step.output, case.step.last_epoch, case.step.epoch = right, True, 2
+    early = another_step(case.step, last_epoch=False)
+    early.output = Features([], [torch.rand(2, 4, 4, 4)], case.step.output.logits)
+    assert case.component.loss(early)
     case.component.loss(case.step)
     shared = case.component.share(case.site)
     maps = case.step.output.decoder[-1].flatten(2).transpose(1, 2).flatten(0, 1)

@@ -109,7 +109,7 @@ def test_passes_and_running_statistics_of_a_round_are_counted(method: str, passe
 def test_strength_zero_is_fedavg_bit_for_bit_and_the_default_is_not(tmp_path: Path) -> None:
     ends = {}
     for method in ("fedavg", "fedavg+weight_perturbation(alpha=0)", "fedavg+weight_perturbation"):
-        server = tiny_server(tmp_path / method, tiny_recipe(method))
+        server = tiny_server(tmp_path / method, tiny_recipe(method, training={"rounds": 1, "local_epochs": 1}))
         server.fit()
         ends[method] = final_tensors(server)
     plain, zero, default = ends.values()

@@ -94,10 +94,10 @@ class Gaa(Component):
     def combine(self, server: ServerRound, shared: dict[str, Tensors]) -> Tensors:
         """Equation 5, for the sites of the round. The record gets the gaps, and the weights of both rules."""
         gaps = self._finite({site: float(tensors["gap"]) for site, tensors in shared.items()}, server)
-        found = {rule: self._moved(server, gaps, rule) for rule in ("paper", "official")}
-        for site, weight in found[self.settings.rule].items():
+        by_rule = {rule: self._moved(server, gaps, rule) for rule in ("paper", "official")}
+        for site, weight in by_rule[self.settings.rule].items():
             self.state[f"weight/{site}"] = torch.tensor(weight, dtype=torch.float64)
-        server.notes[self.name] = {"gap": gaps} | {f"weight/{rule}": weights for rule, weights in found.items()}
+        server.notes[self.name] = {"gap": gaps} | {f"weight/{rule}": weights for rule, weights in by_rule.items()}
         return {}
 
     def _moved(self, server: ServerRound, gaps: dict[str, float], rule: str) -> dict[str, float]:

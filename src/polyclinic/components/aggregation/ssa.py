@@ -131,29 +131,31 @@ class Ssa(Component):
     def _similarity(self, server: ServerRound, updates: list[Update], stages: list[str]) -> Tensor:
         """``c`` of eq. 13 as ``(stage, site, site)``."""
         count, how = len(updates), self.settings.similarity
-        found = torch.zeros(len(stages), count, count, dtype=torch.float64)
+        similarity = torch.zeros(len(stages), count, count, dtype=torch.float64)
         if self.settings.where == "server":
             self._settle_kept(server, updates[0])
         if count < 2:
-            return found
+            return similarity
         outputs = self._outputs(server, updates, stages)
         if self.settings.compare == "fedsoda":
             for m in range(count):
-                own = outputs(m, m, slice(None))
-                square = products(own, own)
+                outputs_of_m = outputs(m, m, slice(None))
+                square = products(outputs_of_m, outputs_of_m)
                 for j in (j for j in range(count) if j != m):
-                    other = outputs(m, j, slice(None))
-                    found[:, m, j] = cosine(products(own, other), square, products(other, other), how)
-            return found
+                    outputs_of_j = outputs(m, j, slice(None))
+                    similarity[:, m, j] = cosine(
+                        products(outputs_of_m, outputs_of_j), square, products(outputs_of_j, outputs_of_j), how
+                    )
+            return similarity
         # One probe after another, so that the outputs of many models fit.
         each = [
             pairwise_products(_on_one(outputs, number), count, _MAX_BYTES_HELD)
             for number in range(self.settings.probes)
         ]
-        pairs = {pair: torch.cat([products[pair] for products in each], 1) for pair in each[0]}
+        pairs = {pair: torch.cat([by_pair[pair] for by_pair in each], 1) for pair in each[0]}
         for (m, j), product in pairs.items():
-            found[:, m, j] = found[:, j, m] = cosine(product, pairs[m, m], pairs[j, j], how)
-        return found
+            similarity[:, m, j] = similarity[:, j, m] = cosine(product, pairs[m, m], pairs[j, j], how)
+        return similarity
 
     def _outputs(self, server: ServerRound, updates: list[Update], stages: list[str]) -> Outputs:
         """Outputs of a site's model on some of a site's probes: run here, or what the sites have sent."""

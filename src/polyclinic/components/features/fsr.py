@@ -1,4 +1,4 @@
-"""Frequency-domain style recalibration (FSR) of FedBCS in closed form.
+"""FedBCS's frequency-domain style recalibration (FSR) in closed form.
 
 Paper: Zhao et al., *Divide, Conquer and Unite: Hierarchical Style-Recalibrated Prototype Alignment for Federated
 Medical Segmentation*, AAAI 2026, eqs. 4-7: amplitudes become ``w0 chi_norm + w1 chi``, phases stay.
@@ -208,10 +208,10 @@ class Fsr(Component):
 
     def warnings(self) -> list[str]:
         """Say when nothing is recalibrated, and when a setting has no effect."""
-        found = []
+        sentences = []
         if not self._taps:
             empty = "no encoder stage lies between the first and the bottleneck"
-            found.append(f"fsr recalibrates nothing: {empty if self.settings.taps == 'auto' else 'taps is empty'}.")
+            sentences.append(f"fsr recalibrates nothing: {empty if self.settings.taps == 'auto' else 'taps is empty'}.")
         if self.settings.form == "released" and (self.settings.per_channel or self.settings.gate != "sigmoid"):
-            found.append("fsr: gate and per_channel have no effect with form=released.")
-        return found
+            sentences.append("fsr: gate and per_channel have no effect with form=released.")
+        return sentences

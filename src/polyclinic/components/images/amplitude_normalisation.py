@@ -78,46 +78,48 @@ class AmplitudeWindow(nn.Module):
         with torch.autocast(images.device.type, enabled=False):
             values = images.float()
             if self.size is None:
-                found = values.mean(axes)
-                change = self._wanted(found, (...,)) - found
+                means = values.mean(axes)
+                change = self._wanted(means, (...,)) - means
                 normalised = values + change.reshape(*change.shape, *[1] * len(axes))
             else:
                 spectrum = torch.fft.rfftn(values, dim=axes, norm="forward")
-                here, there = self._frequencies(size, images.device)
-                spectrum[here] = self._wanted(spectrum[here], there)
+                in_spectrum, in_buffer = self._frequencies(size, images.device)
+                spectrum[in_spectrum] = self._wanted(spectrum[in_spectrum], in_buffer)
                 normalised = torch.fft.irfftn(spectrum, s=size, dim=axes, norm="forward")
             # Chosen on the device: reading the count would stall a GPU in every step.
             return torch.where(self.count > 0, normalised, values)
 
-    def _wanted(self, found: Tensor, there: Index) -> Tensor:
-        """Coefficients ``(batch, channel, ...)`` with the phase of ``found`` and the amplitude of the buffer."""
-        sizes = found.abs()
+    def _wanted(self, coefficients: Tensor, in_buffer: Index) -> Tensor:
+        """Coefficients ``(batch, channel, ...)`` with the phase of ``coefficients`` and the amplitude of the buffer."""
+        sizes = coefficients.abs()
         if self.training and self.learning:
-            self._learn(sizes.detach().mean(0), there)
-        phase = torch.where(sizes > 0, found / torch.where(sizes > 0, sizes, 1.0), 1.0)
-        return self.amplitude[there] * phase
+            self._learn(sizes.detach().mean(0), in_buffer)
+        phase = torch.where(sizes > 0, coefficients / torch.where(sizes > 0, sizes, 1.0), 1.0)
+        return self.amplitude[in_buffer] * phase
 
     @torch.no_grad()
-    def _learn(self, batch: Tensor, there: Index) -> None:
+    def _learn(self, batch: Tensor, in_buffer: Index) -> None:
         """Equation 1; the first batch initialises."""
-        self.amplitude[there] = torch.where(self.count > 0, self.amplitude[there].lerp(batch, self.momentum), batch)
+        self.amplitude[in_buffer] = torch.where(
+            self.count > 0, self.amplitude[in_buffer].lerp(batch, self.momentum), batch
+        )
         self.count += 1
         self.learning = False
 
     def _frequencies(self, size: tuple[int, ...], device: torch.device) -> tuple[Index, Index]:
         """Where the frequencies of the window that an image of this size has are in its spectrum and in the buffer."""
-        here: list[Tensor] = []
-        there: list[Tensor] = []
+        in_spectrum: list[Tensor] = []
+        in_buffer: list[Tensor] = []
         axes = zip(self.halves, self.amplitude.shape[1:], self.size or (), size, strict=True)
         for axis, (half, known, trained, n) in enumerate(axes):
             # The highest frequency of an even number of pixels is both n / 2 and -n / 2, which differ at other sizes.
             forward = min(half, n // 2 if n == trained else (n - 1) // 2)
             backward = 0 if axis == len(size) - 1 else min(known - 1 - half, forward)
             shape = [-1 if other == axis else 1 for other in range(len(size))]
-            for places, length in ((here, n), (there, known)):
+            for places, length in ((in_spectrum, n), (in_buffer, known)):
                 rising = torch.arange(forward + 1, device=device)
                 places.append(torch.cat([rising, torch.arange(length - backward, length, device=device)]).view(shape))
-        return (..., *here), (..., *there)
+        return (..., *in_spectrum), (..., *in_buffer)
 
 
 @component

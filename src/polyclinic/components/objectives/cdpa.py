@@ -1,4 +1,4 @@
-"""Context-aware dual-level prototype alignment, the second half of FedBCS.
+"""FedBCS's context-aware dual-level prototype alignment (CDPA), its second half.
 
 Paper: Zhao et al., *Divide, Conquer and Unite: Hierarchical Style-Recalibrated Prototype Alignment for Federated
 Medical Segmentation*, AAAI 2026, eqs. 9-17. Prototypes of several encoder and decoder levels are fused with those of

@@ -62,8 +62,8 @@ def pooled(bottleneck: Tensor) -> Tensor:
 @torch.no_grad()
 def observe(network: SegmentationNetwork, images: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities ``(batch, class, *spatial)`` and pooled bottleneck ``(batch, width)`` from one pass."""
-    found = network.features(images)
-    return found.logits.float().softmax(1), pooled(found.encoder[-1])
+    features = network.features(images)
+    return features.logits.float().softmax(1), pooled(features.encoder[-1])
 
 
 @component

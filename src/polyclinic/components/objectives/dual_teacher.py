@@ -96,12 +96,12 @@ class DualTeacher(Component):
             return
         chosen = self.settings
         level = chosen.delta_start + (chosen.delta_end - chosen.delta_start) * step.progress
-        found = quantile(entropy(step.labelled.logits.float().softmax(1)), level)
+        observed = quantile(entropy(step.labelled.logits.float().softmax(1)), level)
         # On the device: reading it would stall a GPU in every step. An overflow in half precision, whose step is
         # skipped, must not stay in the average for ever.
-        before = self.state["threshold"].to(found)
-        found = torch.where(found.isfinite(), found, before)
-        self.state["threshold"] = torch.lerp(found, before, chosen.smoothing)
+        before = self.state["threshold"].to(observed)
+        observed = torch.where(observed.isfinite(), observed, before)
+        self.state["threshold"] = torch.lerp(observed, before, chosen.smoothing)
         self.state["steps"] = self.state["steps"] + 1
 
     def _threshold(self) -> Tensor:

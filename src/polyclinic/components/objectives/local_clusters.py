@@ -139,7 +139,7 @@ class LocalClusters(Component):
     def _samples(self, site: SiteRound) -> tuple[Tensor, Tensor]:
         """All samples of the site's labelled images as they are, ``(n, channels)`` and ``(n,)``, in eval mode."""
         network, tap = site.network, self.settings.feature
-        found = [torch.zeros(0, feature_width(network, tap, self.name))]
+        samples = [torch.zeros(0, feature_width(network, tap, self.name))]
         owners = [torch.zeros(0, dtype=torch.long)]
         training = network.training
         network.eval()
@@ -152,11 +152,11 @@ class LocalClusters(Component):
                     decoder = network.decode(encoder) if tap.startswith("decoder") else []
                     features = map_of(Features(encoder, decoder, images), tap)
                     vectors, classes, used = image_means(features, labels[part], self.classes)
-                    found.append(vectors[used].cpu())
+                    samples.append(vectors[used].cpu())
                     owners.append(classes[used].cpu())
         finally:
             network.train(training)
-        return torch.cat(found), torch.cat(owners)
+        return torch.cat(samples), torch.cat(owners)
 
     # ---- server half ---------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""A mean teacher on unlabelled images: the site's half of RSCFed.
+"""RSCFed's mean teacher on unlabelled images, the half of the method that runs at a site.
 
 Paper: Liang et al., *RSCFed: Random Sampling Consensus Federated Semi-Supervised Learning*, CVPR 2022. The teacher is a
 moving average of the trained network that stays at the site over rounds; ``q`` are its probabilities on the weak view,

@@ -1,1 +1,1 @@
-"""Helpers that several components share; no published idea of its own."""
+"""Helpers that components share; none of them is a component."""

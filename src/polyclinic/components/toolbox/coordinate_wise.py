@@ -36,8 +36,8 @@ def coordinate_wise(server: ServerRound, updates: Sequence[Update], statistic: C
     result = mean.result(server.previous)
     for name, like in updates[0].weights.items():
         if mean.averages(name, like):
-            found = [statistic(piece.sort(0).values.double()) for piece in side_by_side(updates, name)]
-            result[name] = torch.cat(found).reshape(like.shape).to(like.dtype) if found else like.clone()
+            pieces = [statistic(piece.sort(0).values.double()) for piece in side_by_side(updates, name)]
+            result[name] = torch.cat(pieces).reshape(like.shape).to(like.dtype) if pieces else like.clone()
     return result
 
 

@@ -35,11 +35,11 @@ def stage_outputs(network: SegmentationNetwork, probes: Tensor, stages: list[str
 
     Probes go through one by one: a batch norm without statistics then gives the same for any number of them.
     """
-    found: dict[str, list[Tensor]] = {stage: [] for stage in ("head", *stages)}
+    outputs: dict[str, list[Tensor]] = {stage: [] for stage in ("head", *stages)}
 
     def keep(stage: str) -> Callable[[nn.Module, object, Tensor], None]:
         def hook(module: nn.Module, inputs: object, output: Tensor) -> None:  # noqa: ARG001
-            found[stage].append(output.float().flatten(1))
+            outputs[stage].append(output.float().flatten(1))
 
         return hook
 
@@ -48,11 +48,11 @@ def stage_outputs(network: SegmentationNetwork, probes: Tensor, stages: list[str
     try:
         with evaluating(network):
             for probe in torch.split(probes, 1):
-                found["head"].append(network(probe).float().flatten(1))
+                outputs["head"].append(network(probe).float().flatten(1))
     finally:
         for hook in hooks:
             hook.remove()
-    return {stage: torch.cat(found[stage]) for stage in stages}
+    return {stage: torch.cat(outputs[stage]) for stage in stages}
 
 
 def products(first: Tensors, second: Tensors) -> Tensor:
@@ -62,26 +62,26 @@ def products(first: Tensors, second: Tensors) -> Tensor:
     return torch.stack(rows).cpu().double()
 
 
-def pairwise_products(outputs: Callable[[int], Tensors], count: int, room: int) -> dict[tuple[int, int], Tensor]:
+def pairwise_products(outputs: Callable[[int], Tensors], count: int, max_bytes: int) -> dict[tuple[int, int], Tensor]:
     """Inner products ``(stage, probe)`` of the outputs of all pairs ``m <= j`` of ``count`` models.
 
-    At most ``room`` bytes of outputs are held beside those of the model at work; beyond that models run again instead.
+    Outputs of at most ``max_bytes`` are held beside those of the model at work; beyond that models run again instead.
     """
-    found: dict[tuple[int, int], Tensor] = {}
+    by_pair: dict[tuple[int, int], Tensor] = {}
     first = 0
     while first < count:
-        held: list[Tensors] = []
+        held_outputs: list[Tensors] = []
         for other in range(first, count):
             maps = outputs(other)
-            for number, kept in enumerate(held):
-                found[first + number, other] = products(kept, maps)
-            if (other, other) not in found:
-                found[other, other] = products(maps, maps)
-            fits = not held or (len(held) + 1) * tensor_bytes(maps) <= room
-            if fits and other == first + len(held):
-                held.append(maps)
-        first += len(held)
-    return found
+            for number, earlier in enumerate(held_outputs):
+                by_pair[first + number, other] = products(earlier, maps)
+            if (other, other) not in by_pair:
+                by_pair[other, other] = products(maps, maps)
+            fits = not held_outputs or (len(held_outputs) + 1) * tensor_bytes(maps) <= max_bytes
+            if fits and other == first + len(held_outputs):
+                held_outputs.append(maps)
+        first += len(held_outputs)
+    return by_pair
 
 
 def cosine(product: Tensor, left: Tensor, right: Tensor, how: Similarity) -> Tensor:

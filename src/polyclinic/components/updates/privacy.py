@@ -99,30 +99,30 @@ class Privacy(Component):
 
     def warnings(self) -> list[str]:
         """Whatever makes epsilon mean less than it seems to, and noise that drowns the update."""
-        found = []
+        sentences = []
         if not self.noise:
-            found.append("privacy: noise = 0 clips updates and adds nothing to them, which is no privacy.")
+            sentences.append("privacy: noise = 0 clips updates and adds nothing to them, which is no privacy.")
         if self.settings.seeded:
-            found.append(
+            sentences.append(
                 "privacy: seeded = true draws the noise from the recipe's seed, so that the server can draw it too and "
                 "take it away; epsilon holds only against those who do not know the seed."
             )
         if self._coverage.uncovered:
-            found.append(f"privacy: epsilon does not cover {'; '.join(self._coverage.uncovered)}.")
+            sentences.append(f"privacy: epsilon does not cover {'; '.join(self._coverage.uncovered)}.")
         if not self._coverage.numbers:
-            found.append("privacy: this method exchanges no weights, so there is nothing to add noise to.")
+            sentences.append("privacy: this method exchanges no weights, so there is nothing to add noise to.")
         length = self.noise * sqrt(self._coverage.numbers)
         if length > _LOUD:
-            found.append(
+            sentences.append(
                 f"privacy: the noise on {self._coverage.numbers} numbers is about {length:.0f} times as long as the "
                 "longest update; only the mean over many sites and rounds makes it smaller "
                 "(docs/explanation/privacy.md)."
             )
         if self.settings.delta > 1e-3:
-            found.append(
+            sentences.append(
                 f"privacy: delta = {self.settings.delta:g} lets the promise fail that often; 1e-5 or less is usual."
             )
-        return found
+        return sentences
 
     def leaves(self, network: SegmentationNetwork) -> tuple[Shared, ...]:  # noqa: ARG002
         """One number, because what a site released may have been refused or late, and counts nevertheless."""

@@ -57,15 +57,15 @@ def coverage_of(privacy: Component, built: BuiltMethod) -> Coverage:
 
 
 def _shared_refusals(privacy: Component, built: BuiltMethod) -> dict[str, str]:
-    found = {}
+    refusals = {}
     for name, declared in built.declared.items():
         if declared and name != privacy.name:
-            tensors = ", ".join(one.name for one in declared)
-            found[f"what {name} shares ({tensors})"] = (
+            tensors = ", ".join(tensor.name for tensor in declared)
+            refusals[f"what {name} shares ({tensors})"] = (
                 f"privacy: {name} shares {tensors} beside the weights, and they get no noise; drop it (-{name}), "
                 f"take another method, {_OR_ALLOW}."
             )
-    return found
+    return refusals
 
 
 def _weight_refusals(built: BuiltMethod, open_names: frozenset[str]) -> dict[str, str]:

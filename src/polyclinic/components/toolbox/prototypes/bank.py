@@ -62,12 +62,12 @@ def info_nce(
     ``tau`` that is a constant without gradient.
     """
     logits = similarities / tau
-    own = (prototypes.classes[None] == labels[:, None]) | ~prototypes.present[labels][:, None]
+    of_class = (prototypes.classes[None] == labels[:, None]) | ~prototypes.present[labels][:, None]
     if form == "released":
         weights = logits.clamp(max=20).exp().clamp(max=1e6)
         # The small number is the authors': at a low temperature negative cosines underflow to zero.
-        return (weights.sum(1) + 1e-9).log() - ((weights * own).sum(1) + 1e-9).log()
-    return logits.logsumexp(1) - logits.masked_fill(~own, -torch.inf).logsumexp(1)
+        return (weights.sum(1) + 1e-9).log() - ((weights * of_class).sum(1) + 1e-9).log()
+    return logits.logsumexp(1) - logits.masked_fill(~of_class, -torch.inf).logsumexp(1)
 
 
 def cosines(dots: Tensor, squares: Tensor, prototypes: Prototypes) -> Tensor:

@@ -50,10 +50,10 @@ def cluster_by_class(vectors: Tensor, classes: Tensor, partition: Partition = "l
     The ``last`` partition is the coarsest, the ``first`` the finest.
     """
     means, owners = [vectors[:0]], [classes[:0]]
-    for one in torch.unique(classes):
-        rows = vectors[classes == one]
+    for label in torch.unique(classes):
+        rows = vectors[classes == label]
         means.append(cluster_means(rows, finch(rows)[-1 if partition == "last" else 0]))
-        owners.append(one.expand(len(means[-1])))
+        owners.append(label.expand(len(means[-1])))
     return torch.cat(means), torch.cat(owners)
 
 

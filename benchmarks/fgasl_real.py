@@ -29,8 +29,8 @@ HEAD = [
     "Learning rate, rounds and steps are the same for all methods, with the defaults of their pages in",
     "docs/reference/methods/.",
     "`fl_lower` is FedAvg on the labelled images alone, `fl_upper` FedAvg with all labels. The rows of the paper's",
-    "Table 5 are written as on docs/reference/methods/fgasl.md: without DR, unlabelled images are learned from FixMatch",
-    "with a",
+    "Table 5 are written as on docs/reference/methods/fgasl.md: without DR, unlabelled images are learned from",
+    "FixMatch with a",
     "confidence of 0.7. A column is the site that is left out; `local` is the mean of the two other sites' own models",
     "there. The model of the last round is tested, so that no label of a validation image takes part in any choice.",
 ]

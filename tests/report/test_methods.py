@@ -18,7 +18,8 @@ def test_rows_describe_everything_that_is_registered() -> None:
     assert [name for name, row in rows.items() if row["pooled"]] == ["central"]
     parts = {row["component"]: row for row in component_rows()}
     assert parts.keys() == components().keys()
-    assert all(row["level"] in ("image", "feature", "objective", "aggregation") for row in parts.values())
+    levels = ("image", "feature", "objective", "update", "aggregation")
+    assert all(row["level"] in levels for row in parts.values())
     assert all(row["summary"] for row in parts.values())
 
 

@@ -138,13 +138,13 @@ def test_memory_holds_the_newest_states_up_to_its_limit(tmp_path: Path) -> None:
     for store in stores:
         assert state(0).bytes == 32
         store.save(state(0))
-    assert memory.peek(tmp_path / "a", before=1) is None
-    held = memory.peek(tmp_path / "c", before=1)
+    assert memory.get(tmp_path / "a", before=1) is None
+    held = memory.get(tmp_path / "c", before=1)
     assert held is not None
     assert stores[2].load(before=1) is held
-    assert memory.peek(tmp_path / "c", before=0) is None
+    assert memory.get(tmp_path / "c", before=0) is None
     taken = stores[2].take(before=1)
     assert taken is held
-    assert memory.peek(tmp_path / "c", before=1) is None
+    assert memory.get(tmp_path / "c", before=1) is None
     assert stores[2].load(before=1).optimizer["a.b/exp_avg"].tolist() == [0, 0]
     StateMemory(limit_mb=0).put(tmp_path, state(0))

@@ -102,7 +102,7 @@ def test_a_grid_can_grow_and_shows_another_metric_without_new_runs(
     grid: tuple[Path, Comparison], tiny_recipe_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, _ = grid
-    monkeypatch.setattr("polyclinic.runs.execute.Execution.run", lambda _: pytest.fail("trained again"))
+    monkeypatch.setattr("polyclinic.runs.local_execution.LocalExecution.run", lambda _: pytest.fail("trained again"))
     table = polyclinic.compare(tiny_recipe_file, METHODS[:2], out=out, seeds=[1], overrides=FAST, metric="hd95")
     assert table.methods == ("fedavg", "fedbn")
     assert table.mean("fedbn", "north") == summaries(out)["fedbn", 1]["sites"]["north"]["hd95"]

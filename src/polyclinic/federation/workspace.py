@@ -127,12 +127,18 @@ class Workspace:
         return found
 
 
-def build_workspace(recipe: Recipe, task: Task) -> Workspace:
-    """Build network and components of a recipe; the same at every site and at the server."""
+def build_workspace(
+    recipe: Recipe, task: Task, method: Method | None = None, network: SegmentationNetwork | None = None
+) -> Workspace:
+    """Build network and components of a recipe; the same at every site and at the server.
+
+    ``method`` and ``network`` are those of the recipe where the caller has them already. The network must be as
+    ``build_network`` gave it: components are installed into it.
+    """
     prepare_process(recipe.engine.threads)
-    method = parse_method(recipe.method)
+    method = method or parse_method(recipe.method)
     device = choose_device(recipe.engine.device)
-    network = build_network(task, recipe.network, recipe.seed)
+    network = build_network(task, recipe.network, recipe.seed) if network is None else network
     size = recipe.data.patch or (recipe.data.size if recipe.data.size != "auto" else None)
     unseen_sites = recipe.protocol.kind == "leave-one-site-out"
     fixed = recipe.data.patch is None and not (recipe.strong.geometry and recipe.augmentation.moves)

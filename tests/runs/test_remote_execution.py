@@ -17,10 +17,11 @@ from polyclinic.engines.flower.nodes import Nodes
 from polyclinic.exchange.messages import Broadcast, Description, Evaluation, Failure, Update
 from polyclinic.federation.observer import Observer, Observers
 from polyclinic.recipe import Recipe
-from polyclinic.runs import remote
+from polyclinic.runs import remote_rounds
+from polyclinic.runs.event_recorder import EventRecorder
 from polyclinic.runs.folder import RunFolder
-from polyclinic.runs.recorder import Recorder
-from polyclinic.runs.remote import RemoteExecution, refuse_impossible, task_from
+from polyclinic.runs.remote_execution import RemoteExecution, refuse_impossible
+from polyclinic.runs.task_agreement import task_from
 from support import Interrupted, Keeper, Killer, assert_same, write_tiny_federation
 
 SITES = ("north", "south")
@@ -28,7 +29,7 @@ SITES = ("north", "south")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_PAUSE", 0.01)
+    monkeypatch.setattr(remote_rounds, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(flower, "_FIRST_POLL", 0.005)
     monkeypatch.setattr(flower, "_LAST_POLL", 0.01)
 
@@ -73,7 +74,7 @@ def execute(
     grid: Any = FakeGrid({site: desk_play(desk) for site, desk in desks.items()})
     run_folder = RunFolder(folder / "run")
     run_folder.path.mkdir(parents=True, exist_ok=True)
-    everyone = Observers([Recorder(run_folder), *([observer] if observer else [])])
+    everyone = Observers([EventRecorder(run_folder), *([observer] if observer else [])])
     nodes = Nodes(grid, sites)
     kind = type("One", (Spoiled,), {"spoil": staticmethod(spoil)}) if spoil else FlowerEngine
 

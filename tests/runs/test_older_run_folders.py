@@ -1,6 +1,6 @@
 """Run folders and checkpoints of earlier versions still resume.
 
-``tests/data_files/interrupted_run`` was written by an earlier version on the federation of ``write_tiny_federation`` and
+``tests/data_files/interrupted_run`` was written by an earlier version on the data of ``write_tiny_federation`` and
 killed in its third and last round, after ``north`` had trained and before ``south`` had. Its method has kept weights, a
 component's state at the sites and at the server, and tensors that the server broadcasts.
 """

@@ -93,15 +93,15 @@ class RunFolder:
         """The record, one entry a round; a last line cut by a kill is left out."""
         if not self.events_file.exists():
             return []
-        found = []
+        events = []
         for line in self.events_file.read_text(encoding="utf-8").splitlines():
             try:
                 event = json.loads(line)
             except ValueError:
                 continue
             if part is None or event["part"] == part:
-                found.append(event)
-        return found
+                events.append(event)
+        return events
 
     def drop_events_after(self, part: str, done: int) -> None:
         """Drop what was recorded after the checkpoint that a run goes on from."""

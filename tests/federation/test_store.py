@@ -8,7 +8,6 @@ import torch
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import atomic_write, load_tensors, read_json, save_tensors, write_text
 from polyclinic.exchange.messages import Broadcast, Update, load_message, save_message
-from polyclinic.federation.checkpoint import Checkpoint, ServerState
 from polyclinic.federation.store import SiteState, SiteStore, StateMemory
 
 
@@ -76,37 +75,6 @@ def test_messages_survive_a_disk(message: Broadcast | Update, tmp_path: Path) ->
     assert back.weights.keys() == message.weights.keys()
     for owner, tensors in message.shared.items():
         assert all(torch.equal(back.shared[owner][n], t) for n, t in tensors.items())
-
-
-def test_a_checkpoint_comes_back_and_a_damaged_one_gets_a_sentence(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path)
-    assert checkpoint.load() is None
-    shared_storage = torch.arange(3.0)
-    saved = ServerState(
-        2,
-        {"w.x": shared_storage},
-        {"cse": {"pool": torch.ones(2)}},
-        {"gaa": {"a": torch.ones(1)}},
-        1,
-        0.5,
-        {"north": 0.5},
-        1,
-        False,
-    )
-    checkpoint.save(saved, True, {"n.x": shared_storage})
-    back = checkpoint.load()
-    assert back is not None
-    assert (back.round, back.best_round, back.best_dice, back.stale) == (2, 1, 0.5, 1)
-    assert back.best_scores == {"north": 0.5}
-    assert back.weights["w.x"].tolist() == [0, 1, 2]
-    assert back.shared["cse"]["pool"].tolist() == [1, 1]
-    assert back.components["gaa"]["a"].tolist() == [1]
-    weights, unseen, number = checkpoint.load_model("best")
-    assert (weights.keys(), unseen.keys(), number) == ({"w.x"}, {"n.x"}, 1)
-    data = checkpoint.server.read_bytes()
-    checkpoint.server.write_bytes(data[: len(data) // 2])
-    with pytest.raises(PolyclinicError, match=r"server\.safetensors: not a readable safetensors file"):
-        checkpoint.load()
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:

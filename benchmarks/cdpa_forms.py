@@ -16,9 +16,9 @@ from torch import Tensor
 from polyclinic.components.toolbox.prototypes.bank import (
     Prototypes,
     cosines,
+    info_nce,
     mean_distances,
     mean_over_classes,
-    prototype_contrast,
 )
 from polyclinic.components.toolbox.prototypes.pyramid import ContextRule, Fusion, PyramidView
 
@@ -52,7 +52,7 @@ def dense_loss(levels: list[Tensor], fusion: Fusion, labels: Tensor, prototypes:
     foreground = flat > 0
     anchors, owners = rows[foreground], flat[foreground]
     similarities = F.normalize(anchors, dim=1) @ F.normalize(prototypes.vectors, dim=1).T
-    pulls = prototype_contrast(similarities, owners, prototypes, TAU)
+    pulls = info_nce(similarities, owners, prototypes, TAU)
     distances = (anchors - prototypes.means[owners]).square().mean(1)
     return mean_over_classes(pulls + distances, owners, torch.ones_like(owners, dtype=torch.bool), prototypes.count)
 
@@ -65,7 +65,7 @@ def factorised_loss(
     with torch.no_grad():
         view.class_sums(prototypes.count)
     dots, squares = view.compare(prototypes.vectors)
-    pulls = prototype_contrast(cosines(dots, squares, prototypes), view.labels, prototypes, TAU)
+    pulls = info_nce(cosines(dots, squares, prototypes), view.labels, prototypes, TAU)
     distances = mean_distances(dots, squares, view.labels, prototypes) / view.channels
     return mean_over_classes(pulls + distances, view.labels, view.labels > 0, prototypes.count)
 

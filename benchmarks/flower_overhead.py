@@ -30,12 +30,13 @@ from typing import Any
 import torch
 
 import polyclinic
+from polyclinic.core.version import installed_versions
 from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor, ListenAddress
 from polyclinic.deploy.keys.key_folders import ServerKeys, make_demo_keys
 from polyclinic.deploy.processes import call, end, environment, free_port, program, start
 from polyclinic.exchange.serialization import encode
 from polyclinic.federation.observer import Observer
-from polyclinic.runs.folder import RunFolder, versions
+from polyclinic.runs.folder import RunFolder
 
 WIDTHS = {2: 16, 8: 32, 30: 63}
 SITES = ("hospital-a", "hospital-b")
@@ -172,7 +173,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
             found.append(measure(millions, given.rounds, Path(folder)))
             print(found[-1], flush=True)
-    known = versions()
+    known = installed_versions()
     load = subprocess.run(["uptime"], capture_output=True, text=True).stdout.strip().rpartition("load")[2]
     lines = [
         f"| {one['parameters']} M | {one['bytes'] / 1e6:.1f} | {one['inprocess']:.2f} | {one['bare']:.2f} "

@@ -1,3 +1,5 @@
+"""Which images make up the steps of an epoch, with and without unlabelled ones."""
+
 from __future__ import annotations
 
 import torch
@@ -37,6 +39,15 @@ def test_a_set_number_of_steps_draws_from_endless_shuffled_streams(
     assert len(batches) == steps_per_epoch(labelled, unlabelled, size, steps) == (steps if labelled + unlabelled else 0)
     for indices, part in ((first, 0), (second, 1)):
         seen = [batch[part] for batch in batches]
-        assert all(len(one) == min(size, len(indices)) for one in seen)
+        assert all(len(batch) == min(size, len(indices)) for batch in seen)
         counts = torch.cat([*seen, indices[:0]]).bincount(minlength=200)[indices]
         assert not len(counts) or int(counts.max() - counts.min()) <= 1, "a walk ends before the next one begins"
+
+
+def test_the_order_depends_on_the_generator_alone() -> None:
+    def order(seed: int) -> list[int]:
+        generator = torch.Generator().manual_seed(seed)
+        return [int(index) for batch, _ in epoch_batches(torch.arange(20), None, 3, generator) for index in batch]
+
+    assert order(1) == order(1) != order(2)
+    assert sorted(order(1)) == list(range(20))

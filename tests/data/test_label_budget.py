@@ -20,7 +20,7 @@ from polyclinic.evaluation.protocols import ProtocolPart
 from polyclinic.federation.observer import Observer
 from polyclinic.recipe import DataSettings
 from polyclinic.recipe.files import make_recipe
-from polyclinic.runs.execute import Execution
+from polyclinic.runs.local_execution import LocalExecution
 
 
 def pictures(cases: dict[str, int], site: str = "north") -> tuple[Federation, Split]:
@@ -153,14 +153,14 @@ def test_labels_of_earlier_parts_are_not_held(kind: str, tmp_path: Path, monkeyp
     """The same images with other labels are other images: at most one set of each site stays in memory."""
     write_demo("nuclei", tmp_path / "f", cases=6, size=16)
     held: list[int] = []
-    real = Execution._data
+    real = LocalExecution._data
 
-    def spy(self: Execution, part: ProtocolPart) -> dict[str, SiteData]:
+    def spy(self: LocalExecution, part: ProtocolPart) -> dict[str, SiteData]:
         data = real(self, part)
         held.append(len(self._images))
         return data
 
-    monkeypatch.setattr(Execution, "_data", spy)
+    monkeypatch.setattr(LocalExecution, "_data", spy)
     recipe = {**small(tmp_path / "f", labelled=2, split_from="recipe"), "protocol": {"kind": kind, "folds": 3}}
     polyclinic.run(make_recipe(recipe), out=tmp_path / "run")
     assert held == [4] * (4 if kind == "leave-one-site-out" else 3)

@@ -15,7 +15,7 @@ from polyclinic.cli import app
 from polyclinic.federation.policy import Policy, load_policy
 from polyclinic.recipe import EngineSettings
 from polyclinic.recipe.files import make_recipe, parse_recipe
-from polyclinic.runs.remote import refuse_impossible
+from polyclinic.runs.remote_execution import refuse_impossible
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

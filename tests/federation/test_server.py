@@ -224,7 +224,7 @@ def judged(
     best = []
     for number, scores in enumerate(rounds):
         known = {site: dice for site, dice in scores.items() if dice is not None}
-        server._judge(number, known, None not in scores.values())
+        server._update_best(number, known, None not in scores.values())
         best.append(server.state.best_round)
     return best, server
 
@@ -261,9 +261,9 @@ def test_a_first_validation_below_the_quorum_chooses_nothing(tmp_path: Path) -> 
 
 def test_a_site_without_validation_images_is_not_missed(tmp_path: Path) -> None:
     server = tiny_server(tmp_path, tiny_recipe(training={"quorum": 3}))
-    assert server._judge(0, {"north": 0.2}, complete=True)
-    assert server._judge(1, {"north": 0.3}, complete=True)
-    assert not server._judge(2, {}, complete=True)
+    assert server._update_best(0, {"north": 0.2}, complete=True)
+    assert server._update_best(1, {"north": 0.3}, complete=True)
+    assert not server._update_best(2, {}, complete=True)
 
 
 def test_validations_below_the_quorum_do_not_use_up_the_patience(tmp_path: Path) -> None:

@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyclinic.core.errors import PolyclinicError
 from polyclinic.exchange.messages import Broadcast, Update, load_message, save_message
-from polyclinic.federation.checkpoint import Checkpoint, ServerState
 from polyclinic.federation.store import SiteState, SiteStore, StateMemory
 
 
@@ -77,50 +75,19 @@ def test_messages_survive_a_disk(message: Broadcast | Update, tmp_path: Path) ->
         assert all(torch.equal(back.shared[owner][n], t) for n, t in tensors.items())
 
 
-def test_a_checkpoint_comes_back_and_a_damaged_one_gets_a_sentence(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path)
-    assert checkpoint.load() is None
-    shared_storage = torch.arange(3.0)
-    saved = ServerState(
-        2,
-        {"w.x": shared_storage},
-        {"cse": {"pool": torch.ones(2)}},
-        {"gaa": {"a": torch.ones(1)}},
-        1,
-        0.5,
-        {"north": 0.5},
-        1,
-        False,
-    )
-    checkpoint.save(saved, True, {"n.x": shared_storage})
-    back = checkpoint.load()
-    assert back is not None
-    assert (back.round, back.best_round, back.best_dice, back.stale) == (2, 1, 0.5, 1)
-    assert back.best_scores == {"north": 0.5}
-    assert back.weights["w.x"].tolist() == [0, 1, 2]
-    assert back.shared["cse"]["pool"].tolist() == [1, 1]
-    assert back.components["gaa"]["a"].tolist() == [1]
-    weights, unseen, number = checkpoint.load_model("best")
-    assert (weights.keys(), unseen.keys(), number) == ({"w.x"}, {"n.x"}, 1)
-    data = checkpoint.server.read_bytes()
-    checkpoint.server.write_bytes(data[: len(data) // 2])
-    with pytest.raises(PolyclinicError, match=r"server\.safetensors: not a readable safetensors file"):
-        checkpoint.load()
-
-
 def test_memory_holds_the_newest_states_up_to_its_limit(tmp_path: Path) -> None:
     memory = StateMemory(limit_mb=40 * 2 / 2**20)
     stores = [SiteStore(tmp_path / name, memory) for name in "abc"]
     for store in stores:
         assert state(0).bytes == 32
         store.save(state(0))
-    assert memory.peek(tmp_path / "a", before=1) is None
-    held = memory.peek(tmp_path / "c", before=1)
+    assert memory.get(tmp_path / "a", before=1) is None
+    held = memory.get(tmp_path / "c", before=1)
     assert held is not None
     assert stores[2].load(before=1) is held
-    assert memory.peek(tmp_path / "c", before=0) is None
+    assert memory.get(tmp_path / "c", before=0) is None
     taken = stores[2].take(before=1)
     assert taken is held
-    assert memory.peek(tmp_path / "c", before=1) is None
+    assert memory.get(tmp_path / "c", before=1) is None
     assert stores[2].load(before=1).optimizer["a.b/exp_avg"].tolist() == [0, 0]
     StateMemory(limit_mb=0).put(tmp_path, state(0))

@@ -20,7 +20,7 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.tensor_files import load_tensors
 from polyclinic.federation.training import LocalTraining
 from polyclinic.recipe.files import load_recipe
-from polyclinic.runs.execute import Execution
+from polyclinic.runs.local_execution import LocalExecution
 from support import Keeper, assert_same, write_tiny_federation, write_tiny_recipe
 
 METRICS = ["dice", "iou", "precision", "sensitivity", "hd95", "asd", "assd"]
@@ -246,7 +246,7 @@ def test_from_python_in_under_ten_lines(tiny_recipe_file: Path, tmp_path: Path, 
 
 def test_a_finished_run_is_read_and_not_repeated(finished: Finished, tiny_recipe_file: Path, monkeypatch: Any) -> None:
     before = summary_of(finished())
-    monkeypatch.setattr(Execution, "run", lambda _: pytest.fail("trained again"))
+    monkeypatch.setattr(LocalExecution, "run", lambda _: pytest.fail("trained again"))
     assert polyclinic.run(tiny_recipe_file, out=finished(), resume=True).summary == before
 
 

@@ -82,7 +82,7 @@ def test_the_record_survives_a_line_cut_by_a_kill(tmp_path: Path) -> None:
     text = folder.events_file.read_text() + '{"part": "all", "rou'
     folder.events_file.write_text(text)
     assert [event["round"] for event in folder.events("all")] == [0, 1, 2]
-    folder.forget_events("all", done=1)
+    folder.drop_events_after("all", done=1)
     assert [(event["part"], event["round"]) for event in folder.events()] == [("all", 0), ("other", 0)]
     folder.add_event({"part": "all", "round": 1})
     assert [json.loads(line)["round"] for line in folder.events_file.read_text().splitlines()] == [0, 0, 1]

@@ -17,7 +17,7 @@ from polyclinic.api import compare_grid
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.recipe.files import load_recipe
 from polyclinic.report.tables import Comparison
-from polyclinic.runs.grid_plan import folder_name, parse_seeds, plan_grid, split_expressions
+from polyclinic.runs.grid_plan import plan_grid
 
 METHODS = ["fedavg", "fedbn", "fedavg+proximal(mu=0.5)"]
 FAST = ["training.rounds=1", "training.local_epochs=1"]
@@ -102,7 +102,7 @@ def test_a_grid_can_grow_and_shows_another_metric_without_new_runs(
     grid: tuple[Path, Comparison], tiny_recipe_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, _ = grid
-    monkeypatch.setattr("polyclinic.runs.execute.Execution.run", lambda _: pytest.fail("trained again"))
+    monkeypatch.setattr("polyclinic.runs.local_execution.LocalExecution.run", lambda _: pytest.fail("trained again"))
     table = polyclinic.compare(tiny_recipe_file, METHODS[:2], out=out, seeds=[1], overrides=FAST, metric="hd95")
     assert table.methods == ("fedavg", "fedbn")
     assert table.mean("fedbn", "north") == summaries(out)["fedbn", 1]["sites"]["north"]["hd95"]
@@ -152,41 +152,6 @@ def test_a_run_that_fails_in_its_process_is_named_with_its_log(
 def test_a_grid_with_other_settings_is_not_mixed_in(grid: tuple[Path, Comparison], tiny_recipe_file: Path) -> None:
     with pytest.raises(PolyclinicError, match=r"differs from the recipe to resume in training\.lr"):
         polyclinic.compare(tiny_recipe_file, METHODS, out=grid[0], seeds=2, overrides=[*FAST, "training.lr=0.5"])
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("3", (5, 6, 7)), ("0,7,42", (0, 7, 42)), ("7,", (7,)), (" 1, 2 ", (1, 2))]
-)
-def test_seeds(text: str, expected: tuple[int, ...]) -> None:
-    assert parse_seeds(text, 5) == expected
-
-
-def test_expressions_are_split_between_methods_only() -> None:
-    assert split_expressions("a, b(x=1,y=2) ,c+d(z=[1,2]),") == ("a", "b(x=1,y=2)", "c+d(z=[1,2])")
-
-
-def test_different_expressions_have_different_folders() -> None:
-    names = [folder_name(text) for text in ("x(a=[1,2])", "x(a=[12])", "x(a=12)", "x-a", "x+a", "x(a='/../b')")]
-    assert len(set(names)) == len(names)
-    assert all("/" not in name for name in names)
-
-
-@pytest.mark.parametrize(
-    ("methods", "seeds", "message"),
-    [
-        ((), (0,), "--methods: name at least one method"),
-        (("fedavg", "fedbn", "fedavg"), (0,), "'fedavg' is there twice"),
-        (("fedavg+proximal", "fedavg + proximal"), (0,), r"'fedavg\+proximal' is there twice"),
-        (("fedavg",), (), "--seeds: expected at least one seed"),
-        (("fedavg",), (1, 1), "none twice"),
-        (("fedavg",), (-1,), "none below 0"),
-    ],
-)
-def test_wrong_plans_get_a_sentence(
-    methods: tuple[str, ...], seeds: tuple[int, ...], message: str, tiny_recipe_file: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(PolyclinicError, match=message):
-        plan_grid(load_recipe(tiny_recipe_file), methods, seeds, tmp_path)
 
 
 def test_a_wrong_method_or_metric_stops_before_anything_runs(tiny_recipe_file: Path, tmp_path: Path) -> None:

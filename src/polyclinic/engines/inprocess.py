@@ -31,7 +31,7 @@ class InProcess:
 
     def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
         """Train each site in turn; a site's memory goes to disk while the next one trains, the last before the end."""
-        self._line_up(broadcast, sites)
+        self._announce_waiting(broadcast, sites)
         with BackgroundWriter() as writer:
             for name in sites:
                 self.observer.on_status(broadcast.round, name, "training")
@@ -42,7 +42,7 @@ class InProcess:
         self, broadcast: Broadcast, sites: Sequence[str], split: str, detailed: bool
     ) -> Iterator[Evaluation | Failure]:
         """Score each site in turn."""
-        self._line_up(broadcast, sites)
+        self._announce_waiting(broadcast, sites)
         for name in sites:
             self.observer.on_status(broadcast.round, name, "scoring")
             work = partial(self.sites[name].evaluate, self.workspace, broadcast, split, detailed)
@@ -55,8 +55,8 @@ class InProcess:
         """A site's whole model."""
         return self.sites[site].model(self.workspace, broadcast)
 
-    def _line_up(self, broadcast: Broadcast, sites: Sequence[str]) -> None:
-        """One works at a time, and the others of this round wait for their turn."""
+    def _announce_waiting(self, broadcast: Broadcast, sites: Sequence[str]) -> None:
+        """Sites work one at a time: until its turn, a site of this round is waiting."""
         for name in sites:
             self.observer.on_status(broadcast.round, name, "waiting")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.federation.engine import Engine
@@ -38,6 +38,12 @@ class EngineEntry:
     opens: OpenEngine | None = None
     launches: LaunchRun | None = None
 
+    @property
+    def source(self) -> str:
+        """The class or function that was registered, with its module."""
+        registered: Any = self.opens or self.launches
+        return f"{registered.__module__}.{registered.__qualname__}"
+
 
 ENGINES: dict[str, EngineEntry] = {}
 
@@ -46,7 +52,7 @@ def engine(name: str, about: str) -> Callable[[_Opens], _Opens]:
     """Register an engine whose sites are in this process; ``about`` is its line in the documentation."""
 
     def register(opens: _Opens) -> _Opens:
-        ENGINES[name] = EngineEntry(name, about, opens=opens)
+        _add(EngineEntry(name, about, opens=opens))
         return opens
 
     return register
@@ -56,10 +62,17 @@ def launcher(name: str, about: str) -> Callable[[_Launches], _Launches]:
     """Register an engine that carries out the whole run in other processes."""
 
     def register(launches: _Launches) -> _Launches:
-        ENGINES[name] = EngineEntry(name, about, launches=launches)
+        _add(EngineEntry(name, about, launches=launches))
         return launches
 
     return register
+
+
+def _add(entry: EngineEntry) -> None:
+    known = ENGINES.get(entry.name)
+    if known is not None and known.source != entry.source:
+        raise PolyclinicError(f"Two engines are called '{entry.name}' ({known.source} and {entry.source}); rename one.")
+    ENGINES[entry.name] = entry
 
 
 @cache

@@ -1,1 +1,1 @@
-"""Server, site, messages, checks, checkpoints."""
+"""The server and the sites of a federation: rounds, local training, scoring, state on disk."""

@@ -1,4 +1,4 @@
-"""The server's memory on disk: enough to go on after a kill as if nothing had happened."""
+"""The server's checkpoint on disk: enough to resume after a kill with the same result."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Who is told how a run goes: the record, the screen, trackers."""
+"""Observers: what is told how a run goes, such as the record, the screen and trackers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -12,7 +13,7 @@ def when(round_number: int) -> str:
 
 
 class Observer:
-    """Base class: hears everything, does nothing."""
+    """Base class: is told every event and does nothing. Its ``on_*`` methods are the list of all events."""
 
     def on_start(self, part: str, sites: Sequence[str], rounds: int, done: int) -> None:
         """A part of the protocol starts or goes on after ``done`` rounds."""
@@ -36,43 +37,41 @@ class Observer:
         """The run is over."""
 
 
-class Observers(Observer):
+EVENTS: tuple[str, ...] = tuple(name for name in vars(Observer) if name.startswith("on_"))
+"""Names of all events, in the order of the class."""
+
+
+class ForwardingObserver(Observer):
+    """Base class of observers that treat all events alike: each one becomes a call of ``forward``."""
+
+    def forward(self, event: str, *arguments: Any) -> None:
+        """Handle the event of this name, one of ``EVENTS``; arguments are in the order of the event's method."""
+        raise NotImplementedError
+
+
+def _forwarding_method(event: str) -> Callable[..., None]:
+    original: Callable[..., None] = getattr(Observer, event)
+    signature = inspect.signature(original)
+
+    def method(self: ForwardingObserver, *arguments: Any, **named: Any) -> None:
+        bound = signature.bind(self, *arguments, **named)
+        self.forward(event, *bound.args[1:])
+
+    method.__name__, method.__doc__ = event, original.__doc__
+    return method
+
+
+for _event in EVENTS:
+    setattr(ForwardingObserver, _event, _forwarding_method(_event))
+
+
+class Observers(ForwardingObserver):
     """Several observers as one."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self.observers = observers
 
-    def on_start(self, part: str, sites: Sequence[str], rounds: int, done: int) -> None:
-        """Pass it on."""
+    def forward(self, event: str, *arguments: Any) -> None:
+        """Tell all of them, in their order."""
         for observer in self.observers:
-            observer.on_start(part, sites, rounds, done)
-
-    def on_site(self, round_number: int, site: str) -> None:
-        """Pass it on."""
-        for observer in self.observers:
-            observer.on_site(round_number, site)
-
-    def on_status(self, round_number: int, site: str, status: str) -> None:
-        """Pass it on."""
-        for observer in self.observers:
-            observer.on_status(round_number, site, status)
-
-    def on_refusal(self, round_number: int, site: str, reason: str, details: str) -> None:
-        """Pass it on."""
-        for observer in self.observers:
-            observer.on_refusal(round_number, site, reason, details)
-
-    def on_round(self, event: dict[str, Any]) -> None:
-        """Pass it on."""
-        for observer in self.observers:
-            observer.on_round(event)
-
-    def on_message(self, text: str) -> None:
-        """Pass it on."""
-        for observer in self.observers:
-            observer.on_message(text)
-
-    def on_result(self, summary: dict[str, Any]) -> None:
-        """Pass it on."""
-        for observer in self.observers:
-            observer.on_result(summary)
+            getattr(observer, event)(*arguments)

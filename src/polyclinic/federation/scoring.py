@@ -64,7 +64,7 @@ def _cases(
         for row, index in enumerate(part)
     )
     per = workspace.recipe.evaluation.per
-    for _, group in groupby(single, key=lambda one: one[0].name):
+    for _, group in groupby(single, key=lambda scored: scored[0].name):
         slices = list(group)
         if slices[0][0].slice_index is None or per == "image":
             yield from ((sample, p, t, sample.spacing) for sample, p, t in slices)

@@ -28,7 +28,7 @@ class NoQuorumError(PolyclinicError):
 
 
 @dataclass
-class _Tally:
+class _RoundRecord:
     """What one round adds up to, for the record."""
 
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -77,21 +77,21 @@ class Server:
 
     def round(self) -> None:
         """One round, as in the papers' algorithm boxes."""
-        started, number, tally = time.perf_counter(), self.state.round, _Tally()
+        started, number, record = time.perf_counter(), self.state.round, _RoundRecord()
         chosen = self.choose(number)
         broadcast = Broadcast(number, self.state.weights, self.state.shared, self.state.best_round)
-        server = self._server_round(number, tally)
-        updates = self._accepted(broadcast, chosen, tally)
-        server.weights = self._aggregate(server, updates, chosen, tally)
-        self.state.shared = self._combine(server, tally)
+        server = self._server_round(number, record)
+        updates = self._accepted(broadcast, chosen, record)
+        server.weights = self._aggregate(server, updates, chosen, record)
+        self.state.shared = self._combine(server, record)
         self.state.weights = {name: server.weights[name] for name in self.state.weights}
         self.state.round += 1
         trained = time.perf_counter()
         scores, complete = self._validate(number) if self._validates(number) else ({}, False)
-        new_best = self._judge(number, scores, complete)
+        new_best = self._update_best(number, scores, complete)
         self.state.components = {c.name: dict(c.state) for c in self.components if c.state}
-        seconds = {"training": trained - started, "validation": time.perf_counter() - trained, "sites": tally.seconds}
-        self.observer.on_round(self._event(number, chosen, broadcast, tally, scores, seconds))
+        seconds = {"training": trained - started, "validation": time.perf_counter() - trained, "sites": record.seconds}
+        self.observer.on_round(self._event(number, chosen, broadcast, record, scores, seconds))
         self.checkpoint.save(self.state, new_best, self.unseen_weights(server))
 
     def choose(self, number: int) -> list[str]:
@@ -106,69 +106,72 @@ class Server:
 
     def unseen_weights(self, server: ServerRound) -> Tensors:
         """Values of kept weights for sites that never took part, from all components."""
-        found: Tensors = {}
+        weights: Tensors = {}
         for component in self.components:
-            found |= component.unseen_weights(server)
-        return found
+            weights |= component.unseen_weights(server)
+        return weights
 
-    def _server_round(self, number: int, tally: _Tally) -> ServerRound:
+    def _server_round(self, number: int, record: _RoundRecord) -> ServerRound:
         return ServerRound(
             number, self.settings.rounds, self.workspace.network, self.state.weights, self.sites,
             frozenset(self.workspace.network.buffer_names()), self.workspace.recipe.policies.buffers,
             generator_for(self.workspace.recipe.seed, "server", number), self.workspace.device,
-            samples=tally.samples, warn=tally.warnings.append, notes=tally.notes,
+            samples=record.samples, warn=record.warnings.append, notes=record.notes,
         )  # fmt: skip
 
-    def _accepted(self, broadcast: Broadcast, chosen: list[str], tally: _Tally) -> Iterator[Update]:
+    def _accepted(self, broadcast: Broadcast, chosen: list[str], record: _RoundRecord) -> Iterator[Update]:
         """Updates that passed the checks, one at a time and in the order of the sites."""
         for answer in self.engine.train(broadcast, chosen):
             if isinstance(answer, Failure):
-                said = answer.reason if answer.reason.startswith("refused:") else f"failed: {answer.reason}"
-                self._refuse(answer.site, said, tally, answer.details)
+                refused = answer.reason.startswith("refused:")
+                reason = answer.reason if refused else f"failed: {answer.reason}"
+                self._refuse(answer.site, reason, record, answer.details)
                 continue
             problem = update_problem(answer, broadcast.weights, self.declared, broadcast.round)
             if problem is not None:
-                self._refuse(answer.site, printable_line(f"update refused: {problem}"), tally)
+                self._refuse(answer.site, printable_line(f"update refused: {problem}"), record)
                 continue
-            tally.samples[answer.site], tally.losses[answer.site] = answer.samples, answer.losses
-            tally.bytes_up[answer.site], tally.seconds[answer.site] = answer.bytes, answer.seconds
+            record.samples[answer.site], record.losses[answer.site] = answer.samples, answer.losses
+            record.bytes_up[answer.site], record.seconds[answer.site] = answer.bytes, answer.seconds
             for component, tensors in answer.shared.items():
-                tally.shared.setdefault(component, {})[answer.site] = tensors
-                counted = tally.shared_up.setdefault(component, {})
+                record.shared.setdefault(component, {})[answer.site] = tensors
+                counted = record.shared_up.setdefault(component, {})
                 counted[answer.site] = shared_amount(tensors, self.declared[component])
             self.observer.on_site(broadcast.round, answer.site)
             yield answer
 
-    def _aggregate(self, server: ServerRound, updates: Iterable[Update], chosen: list[str], tally: _Tally) -> Tensors:
+    def _aggregate(
+        self, server: ServerRound, updates: Iterable[Update], chosen: list[str], record: _RoundRecord
+    ) -> Tensors:
         """The new global weights; updates are collected only where a component needs all of them at once."""
         if self.screening or not self.aggregator.streams:
             updates = list(updates)
-            self._require_quorum(chosen, tally)  # here already: such a component may count on having an update
+            self._require_quorum(chosen, record)  # here already: such a component may count on having an update
             for component in self.screening:
                 updates = component.screen(server, updates)
             return self.aggregator.aggregate(server, updates)
         weights = self.aggregator.aggregate(server, updates)
-        self._require_quorum(chosen, tally)
+        self._require_quorum(chosen, record)
         return weights
 
-    def _refuse(self, site: str, reason: str, tally: _Tally, details: str = "") -> None:
-        tally.refused[site] = reason
+    def _refuse(self, site: str, reason: str, record: _RoundRecord, details: str = "") -> None:
+        record.refused[site] = reason
         self.observer.on_refusal(self.state.round, site, reason, details)
 
-    def _require_quorum(self, chosen: list[str], tally: _Tally) -> None:
+    def _require_quorum(self, chosen: list[str], record: _RoundRecord) -> None:
         wanted = count_of(self.settings.quorum, len(chosen))
-        if len(tally.samples) < wanted:
+        if len(record.samples) < wanted:
             sites_by_reason: dict[str, list[str]] = {}
-            for site, reason in tally.refused.items():
+            for site, reason in record.refused.items():
                 sites_by_reason.setdefault(reason, []).append(site)
             reasons = "; ".join(f"{', '.join(sites)}: {reason}" for reason, sites in sites_by_reason.items())
             raise NoQuorumError(
-                f"Round {self.state.round + 1} got {len(tally.samples)} good updates of {len(chosen)} sites, "
+                f"Round {self.state.round + 1} got {len(record.samples)} good updates of {len(chosen)} sites, "
                 f"training.quorum asks for {wanted} ({reasons}); mend the sites and go on with --resume."
             )
 
-    def _combine(self, server: ServerRound, tally: _Tally) -> dict[str, Tensors]:
-        combined = {c.name: c.combine(server, tally.shared.get(c.name, {})) for c in self.components}
+    def _combine(self, server: ServerRound, record: _RoundRecord) -> dict[str, Tensors]:
+        combined = {c.name: c.combine(server, record.shared.get(c.name, {})) for c in self.components}
         return {name: tensors for name, tensors in combined.items() if tensors}
 
     def _validates(self, number: int) -> bool:
@@ -187,7 +190,7 @@ class Server:
                 scores[answer.site] = answer.dice
         return scores, complete
 
-    def _judge(self, number: int, scores: dict[str, float], complete: bool) -> bool:
+    def _update_best(self, number: int, scores: dict[str, float], complete: bool) -> bool:
         """Best so far? The mean over sites decides, never their maximum and never test data.
 
         Where sites failed, the two rounds are compared on the sites that both of them have, if these are a quorum.
@@ -214,7 +217,7 @@ class Server:
         return {site: count for site, count in down.items() if count}
 
     def _event(
-        self, number: int, chosen: list[str], broadcast: Broadcast, tally: _Tally, scores: dict[str, float],
+        self, number: int, chosen: list[str], broadcast: Broadcast, record: _RoundRecord, scores: dict[str, float],
         seconds: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
         """One line of ``events.jsonl``."""
@@ -223,17 +226,17 @@ class Server:
         return {
             "round": number,
             "sites": chosen,
-            "refused": tally.refused,
-            "samples": tally.samples,
-            "losses": tally.losses,
+            "refused": record.refused,
+            "samples": record.samples,
+            "losses": record.losses,
             "validation": {"dice": mean_dice, "sites": scores},
             "best_round": self.state.best_round,
-            "bytes_up": tally.bytes_up if crosses else {},
+            "bytes_up": record.bytes_up if crosses else {},
             "bytes_down": self._bytes_down(number, chosen, broadcast) if crosses else {},
-            "shared_up": tally.shared_up if crosses else {},
-            "notes": tally.notes,
+            "shared_up": record.shared_up if crosses else {},
+            "notes": record.notes,
             "seconds": seconds,
-            "warnings": tally.warnings,
+            "warnings": record.warnings,
         }
 
 

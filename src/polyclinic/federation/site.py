@@ -1,4 +1,4 @@
-"""A site: its data, its memory, and what it does when a message comes."""
+"""A site: its data, its stored state, and what it does when a message comes."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ from polyclinic.federation.store import SiteState, SiteStore
 from polyclinic.federation.training import LocalTraining
 from polyclinic.federation.workspace import Workspace
 
-Later = Callable[[Callable[[], None]], None]
+SubmitWrite = Callable[[Callable[[], None]], None]
+"""Takes a function that writes to disk, and calls it now or in the background."""
 
 
-def at_once(work: Callable[[], None]) -> None:
-    """Do it now."""
-    work()
+def write_now(write: Callable[[], None]) -> None:
+    """The ``SubmitWrite`` without a background."""
+    write()
 
 
 class Site:
-    """One hospital. Holds data and a store; borrows the process's workspace while it works."""
+    """One site of a federation. Holds data and a store; borrows the process's workspace while it works."""
 
     def __init__(self, data: SiteData, store: SiteStore) -> None:
         self.name = data.site
         self.data = data
         self.store = store
 
-    def train(self, workspace: Workspace, broadcast: Broadcast, later: Later = at_once) -> Update:
-        """One round: load, train, share, remember.
+    def train(self, workspace: Workspace, broadcast: Broadcast, submit: SubmitWrite = write_now) -> Update:
+        """One round: load the state, train, share, save the state.
 
-        ``later`` may write the site's memory to disk while something else goes on; the default does it at once.
+        ``submit`` may write the site's state to disk while something else goes on; the default does it here.
         """
         started = time.perf_counter()
         state = self._state_for(workspace, broadcast)
@@ -69,7 +70,7 @@ class Site:
         self._require_finite({**update.weights, **state.personal})
         state.components = {c.name: plain(c.state) for c in components if c.state}
         self.store.save_ledgers({c.name: plain(c.ledger) for c in components if c.ledger})
-        later(lambda: self.store.save(state))
+        submit(lambda: self.store.save(state))
         update.seconds = time.perf_counter() - started
         return update
 
@@ -83,8 +84,8 @@ class Site:
     ) -> tuple[dict[str, float], Tensors]:
         """Train, and give back the loss terms and the optimiser's memory."""
         parameters = {n: p for n, p in workspace.network.named_parameters() if p.requires_grad}
-        own = [optimizer for c in components if (optimizer := c.make_optimizer(parameters)) is not None]
-        optimizer = own[0] if own else build_optimizer(parameters, workspace.recipe.training)
+        replaced = [optimizer for c in components if (optimizer := c.make_optimizer(parameters)) is not None]
+        optimizer = replaced[0] if replaced else build_optimizer(parameters, workspace.recipe.training)
         keeps = workspace.recipe.policies.optimizer_state == "keep"
         if keeps:
             restore_optimizer(optimizer, parameters, state.optimizer)

@@ -1,4 +1,4 @@
-"""A site's memory between rounds, on the site's own disk."""
+"""A site's state between rounds, on the site's own disk, with a cache in memory."""
 
 from __future__ import annotations
 
@@ -46,25 +46,25 @@ class StateMemory:
 
     def __init__(self, limit_mb: float = 128) -> None:
         self.limit = limit_mb * 2**20
-        self._held: dict[Path, SiteState] = {}
+        self._states: dict[Path, SiteState] = {}
 
     def put(self, folder: Path, state: SiteState) -> None:
-        """Hold a state, if it fits at all."""
-        self._held.pop(folder, None)
+        """Keep a state, if it fits at all."""
+        self._states.pop(folder, None)
         if state.bytes > self.limit:
             return
-        while self._held and sum(held.bytes for held in self._held.values()) + state.bytes > self.limit:
-            del self._held[next(iter(self._held))]
-        self._held[folder] = state
+        while self._states and sum(other.bytes for other in self._states.values()) + state.bytes > self.limit:
+            del self._states[next(iter(self._states))]
+        self._states[folder] = state
 
-    def peek(self, folder: Path, before: int) -> SiteState | None:
-        """A held state that a round may start from; only for reading."""
-        held = self._held.get(folder)
-        return held if held is not None and held.round < before else None
+    def get(self, folder: Path, before: int) -> SiteState | None:
+        """The state in memory, if a round ``before`` may start from it; only for reading."""
+        state = self._states.get(folder)
+        return state if state is not None and state.round < before else None
 
     def drop(self, folder: Path) -> None:
         """Forget a state."""
-        self._held.pop(folder, None)
+        self._states.pop(folder, None)
 
 
 class SiteStore:
@@ -93,9 +93,9 @@ class SiteStore:
 
     def load(self, before: int) -> SiteState:
         """The newest state of an earlier round, for reading."""
-        held = self.memory.peek(self.folder, before)
-        if held is not None:
-            return held
+        newest = self.memory.get(self.folder, before)
+        if newest is not None:
+            return newest
         earlier = [number for number in self._rounds() if number < before]
         if not earlier:
             return SiteState()

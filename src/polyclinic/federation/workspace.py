@@ -98,41 +98,47 @@ class Workspace:
 
     def warnings(self) -> list[str]:
         """What makes little sense: each component's settings, and components that do not fit each other."""
-        found = [warning for component in self.components for warning in component.warnings()]
+        sentences = [warning for component in self.components for warning in component.warnings()]
         if self.recipe.network.name == "pretrained" and self.recipe.data.intensity in ("z-score", "none"):
-            found.append(
+            sentences.append(
                 f"network.name = pretrained expects intensities from 0 to 1, and data.intensity is "
                 f"{self.recipe.data.intensity}; use full-range, zero-one or percentile."
             )
         if self.recipe.network.weights == "random":
-            found.append("network.weights = random: the frozen encoder is untrained; give its safetensors file.")
+            sentences.append("network.weights = random: the frozen encoder is untrained; give its safetensors file.")
         declared = self.declared()
         for component in self.components:
             served = {name for name in self.network.state_dict() if component.sets(name)}
             if self.method.pooled:
                 if served or declared[component.name]:
-                    found.append(
+                    sentences.append(
                         f"{component.name}: finds no other site to exchange with, because all images are in one place."
                     )
             elif served and served <= self.kept:
-                found.append(
+                sentences.append(
                     f"{component.name}: what the server sets never reaches a site, because this method exchanges no "
                     "weights; every site goes on with its own."
                 )
-            elif not self.exchanged and any(one.prototypes for one in declared[component.name]):
-                found.append(
+            elif not self.exchanged and any(tensor.prototypes for tensor in declared[component.name]):
+                sentences.append(
                     f"{component.name}: prototypes leave the sites although no weights are exchanged; those of models "
                     "that drift apart may not fit each other."
                 )
-        return found
+        return sentences
 
 
-def build_workspace(recipe: Recipe, task: Task) -> Workspace:
-    """Build network and components of a recipe; the same at every site and at the server."""
+def build_workspace(
+    recipe: Recipe, task: Task, method: Method | None = None, network: SegmentationNetwork | None = None
+) -> Workspace:
+    """Build network and components of a recipe; the same at every site and at the server.
+
+    ``method`` and ``network`` are those of the recipe where the caller has them already. The network must be as
+    ``build_network`` gave it: components are installed into it.
+    """
     prepare_process(recipe.engine.threads)
-    method = parse_method(recipe.method)
+    method = method or parse_method(recipe.method)
     device = choose_device(recipe.engine.device)
-    network = build_network(task, recipe.network, recipe.seed)
+    network = build_network(task, recipe.network, recipe.seed) if network is None else network
     size = recipe.data.patch or (recipe.data.size if recipe.data.size != "auto" else None)
     unseen_sites = recipe.protocol.kind == "leave-one-site-out"
     fixed = recipe.data.patch is None and not (recipe.strong.geometry and recipe.augmentation.moves)
@@ -149,7 +155,7 @@ def build_workspace(recipe: Recipe, task: Task) -> Workspace:
     network.to(device)
     views = Augmentation(recipe.augmentation), Intensity(recipe.strong)
     workspace = Workspace(recipe, method, task, device, network, components, *views)
-    workspace.kept, workspace.exchanged = _sides(workspace)
+    workspace.kept, workspace.exchanged = _kept_and_exchanged(workspace)
     workspace.initial_kept, workspace.initial_exchanged = workspace.kept_weights(), workspace.exchanged_weights()
     built = BuiltMethod(method.name, method.pooled, network, components, workspace.exchanged, workspace.declared())
     for component in components:
@@ -159,13 +165,13 @@ def build_workspace(recipe: Recipe, task: Task) -> Workspace:
 
 def _require_one(hook: str, components: list[Component]) -> None:
     """Two components that replace the same thing would silently drop one of the two ideas."""
-    own = [c.name for c in components if getattr(type(c), hook) is not getattr(Component, hook)]
-    if len(own) > 1:
+    replacing = [c.name for c in components if getattr(type(c), hook) is not getattr(Component, hook)]
+    if len(replacing) > 1:
         what = "supervised loss" if hook == "objective" else "optimiser"
-        raise PolyclinicError(f"method: {' and '.join(own)} each replace the {what}; drop one of them.")
+        raise PolyclinicError(f"method: {' and '.join(replacing)} each replace the {what}; drop one of them.")
 
 
-def _sides(workspace: Workspace) -> tuple[frozenset[str], frozenset[str]]:
+def _kept_and_exchanged(workspace: Workspace) -> tuple[frozenset[str], frozenset[str]]:
     """Names that stay at a site, and names that travel; frozen ones do neither."""
     network, policy = workspace.network, workspace.recipe.policies.buffers
     buffers, frozen = network.buffer_names(), network.frozen()

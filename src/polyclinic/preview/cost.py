@@ -28,7 +28,8 @@ from polyclinic.methods.registry import load_plugins
 from polyclinic.networks import SegmentationNetwork, parameter_count
 from polyclinic.preview.rehearsal import Rehearsal, StrictObserver, flop_counter, rehearse
 from polyclinic.recipe import Recipe
-from polyclinic.runs.plan import open_for, prepare_items, require_training_data, site_data
+from polyclinic.recipe.changes import with_changes
+from polyclinic.runs.plan import plan_run, prepare_items, require_training_data, site_data
 
 COUNTED = "convolutions, matrix products and attention, 2 FLOPs for each multiplication with its addition"
 NOT_COUNTED = (
@@ -49,22 +50,23 @@ def costs(
     load_plugins(recipe.plugins)
     for method in methods:
         parse_method(method)
-    federation, recipe = open_for(recipe)
-    size = cast("tuple[int, ...]", recipe.data.patch or recipe.data.size)  # open_for has replaced "auto"
-    sites = list(protocol_parts(federation, recipe)[0].train_sites)
+    plan = plan_run(with_changes(recipe, {"method": methods[0]}))
+    federation, recipe = plan.federation, plan.recipe
+    size = cast("tuple[int, ...]", recipe.data.patch or recipe.data.size)  # the plan has replaced "auto"
+    sites = list(plan.parts[0].train_sites)
     image = torch.rand(1, federation.task.channels, *size, generator=generator_for(recipe.seed, "cost"))
     rows: list[dict[str, Any]] = []
     rehearsals: list[Rehearsal] = []
     with tempfile.TemporaryDirectory() as folder:
         for number, method in enumerate(methods):
-            own = recipe.model_copy(update={"method": method})
+            variant = with_changes(recipe, {"method": method})
             tell(f"{method}: counting two rounds on noise")
-            rehearsals.append(rehearse(own, federation.task, sites, size, Path(folder) / str(number)))
+            rehearsals.append(rehearse(variant, federation.task, sites, size, Path(folder) / str(number)))
             image = image.to(rehearsals[-1].workspace.device)
             rows.append(_counted(rehearsals[-1], image))
             if measure and not rows[-1]["images_leave"]:
                 tell(f"{method}: measuring one round on the images")
-                _measure(federation, own, rows[-1]["bytes"])
+                _measure(federation, variant, rows[-1]["bytes"])
         tell(f"timing {repeats} steps and predictions of each method")
         _add_seconds(rows, rehearsals, image, repeats)
     return {
@@ -119,23 +121,23 @@ def _bytes(rehearsal: Rehearsal) -> dict[str, Any]:
     }
 
 
-def _measure(federation: Federation, recipe: Recipe, found: dict[str, Any]) -> None:
+def _measure(federation: Federation, recipe: Recipe, counted: dict[str, Any]) -> None:
     """Add the bytes of each site on the real images: up, and down in the round after, when components have answered."""
     rounds = max(2, recipe.training.rounds)
-    training = recipe.training.model_copy(update={"rounds": rounds, "validate_every": rounds})
-    workspace = build_workspace(recipe.model_copy(update={"training": training}), federation.task)
+    shortened = with_changes(recipe, {"training.rounds": rounds, "training.validate_every": rounds})
+    workspace = build_workspace(shortened, federation.task)
     observer, part = StrictObserver(recipe.method), protocol_parts(federation, recipe)[0]
     prepared = {site: prepare_items(federation, recipe, part.items(federation, site)) for site in part.train_sites}
     data = [site_data(site, images, part) for site, images in prepared.items()]
-    for one in data:
-        require_training_data(one, workspace)
+    for site in data:
+        require_training_data(site, workspace)
     with tempfile.TemporaryDirectory() as folder:
-        sites = {one.site: Site(one, SiteStore(Path(folder) / one.site)) for one in data}
+        sites = {site.site: Site(site, SiteStore(Path(folder) / site.site)) for site in data}
         server = Server(workspace, InProcess(workspace, sites), list(sites), Path(folder), observer)
         server.round()
     down = Broadcast(1, server.state.weights, server.state.shared).bytes
-    found["up"]["measured"] = observer.event["bytes_up"]
-    found["down"]["measured"] = dict.fromkeys(observer.event["bytes_up"], down)
+    counted["up"]["measured"] = observer.event["bytes_up"]
+    counted["down"]["measured"] = dict.fromkeys(observer.event["bytes_up"], down)
 
 
 def _add_seconds(rows: Sequence[dict[str, Any]], rehearsals: Sequence[Rehearsal], image: Tensor, repeats: int) -> None:

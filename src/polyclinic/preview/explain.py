@@ -13,32 +13,29 @@ from polyclinic.components.base import Component
 from polyclinic.core.wording import readable_bytes
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import tensor_bytes
-from polyclinic.federation.workspace import build_workspace
-from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
-from polyclinic.runs.plan import open_for
+from polyclinic.runs.plan import plan_run
 
 
 def explanation(recipe: Recipe) -> dict[str, Any]:
     """Plain data about the recipe's method on the recipe's network and federation."""
-    load_plugins(recipe.plugins)
-    federation, recipe = open_for(recipe)
-    workspace = build_workspace(recipe, federation.task)
+    plan = plan_run(recipe)
+    recipe, workspace = plan.recipe, plan.open_workspace()
     pooled = workspace.method.pooled
     # The reference that pools all data sends images, once, and nothing else.
     weights = {} if pooled else workspace.exchanged_weights()
     shared = [
-        {"component": name, "tensor": one.name, "shape": list(one.shape), "dtype": _plain_dtype(one.dtype),
-         "bytes": _declared_bytes(one), "bytes_at_most": _declared_bytes(one, one.at_most),
-         "prototypes": _declared_prototypes(one), "what": one.what}
+        {"component": name, "tensor": tensor.name, "shape": list(tensor.shape), "dtype": _plain_dtype(tensor.dtype),
+         "bytes": _declared_bytes(tensor), "bytes_at_most": _declared_bytes(tensor, tensor.at_most),
+         "prototypes": _declared_prototypes(tensor), "what": tensor.what}
         for name, declared in ({} if pooled else workspace.declared()).items()
-        for one in declared
+        for tensor in declared
     ]  # fmt: skip
     return {
         "method": workspace.method.name,
         "summary": workspace.method.summary,
         "paper": f"{workspace.method.paper} {workspace.method.year or ''}".strip(),
-        "federation": federation.name,
+        "federation": plan.federation.name,
         "network": recipe.network.name,
         "images_leave": pooled,
         "labels": _labels_read(recipe, workspace.method.all_labels),
@@ -88,10 +85,10 @@ def _plain_dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _declared_bytes(one: Shared, at_most: int | None = None) -> int | None:
+def _declared_bytes(tensor: Shared, at_most: int | None = None) -> int | None:
     """Bytes of a declared tensor, ``None`` where a size is only known at run time and ``at_most`` does not bound it."""
-    count = one.dtype.itemsize
-    for axis, size in enumerate(one.shape):
+    count = tensor.dtype.itemsize
+    for axis, size in enumerate(tensor.shape):
         known = at_most if isinstance(size, str) and axis == 0 else size
         if known is None or isinstance(known, str):
             return None
@@ -99,9 +96,9 @@ def _declared_bytes(one: Shared, at_most: int | None = None) -> int | None:
     return int(count)
 
 
-def _declared_prototypes(one: Shared) -> int | str | None:
+def _declared_prototypes(tensor: Shared) -> int | str | None:
     """The largest number of prototypes in a declared tensor, or the name of a size that is only known at run time."""
-    return (one.at_most or one.shape[0]) if one.prototypes else None
+    return (tensor.at_most or tensor.shape[0]) if tensor.prototypes else None
 
 
 def print_explanation(facts: dict[str, Any]) -> None:

@@ -23,10 +23,11 @@ from polyclinic.engines.inprocess import InProcess
 from polyclinic.exchange.messages import Broadcast, Update
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
-from polyclinic.federation.site import Later, Site, at_once
+from polyclinic.federation.site import Site, SubmitWrite, write_now
 from polyclinic.federation.store import SiteStore
 from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.recipe import AugmentationSettings, Recipe
+from polyclinic.recipe.changes import with_changes
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Rehearsal:
     def seconds(self) -> float:
         """Let the first site train in the next round, which leaves no trace: seconds of its steps for one image."""
         state = self.server.state
-        self.site.train(self.workspace, Broadcast(state.round, state.weights, state.shared), later=lambda _: None)
+        self.site.train(self.workspace, Broadcast(state.round, state.weights, state.shared), submit=lambda _: None)
         return self.site.seconds / self.site.seen
 
 
@@ -57,14 +58,13 @@ def rehearse(recipe: Recipe, task: Task, sites: list[str], size: tuple[int, ...]
     data = [
         noise(name, count, workspace.learns_unlabelled, task, size) for name, count in zip(names, counts, strict=True)
     ]
-    held = [RehearsingSite(one, SiteStore(folder / "sites" / one.site), counter) for one in data]
-    server = Server(
-        workspace, InProcess(workspace, {one.name: one for one in held}), names, folder / "server", observer
-    )
+    rehearsing = [RehearsingSite(noisy, SiteStore(folder / "sites" / noisy.site), counter) for noisy in data]
+    engine = InProcess(workspace, {site.name: site for site in rehearsing})
+    server = Server(workspace, engine, names, folder / "server", observer)
     server.round()
     with counter:
         server.round()
-    first, in_sites = held[0], sum(one.in_round for one in held)
+    first, in_sites = rehearsing[0], sum(site.in_round for site in rehearsing)
     workspace.load(server.state.weights)
     return Rehearsal(
         workspace,
@@ -86,14 +86,13 @@ def _rehearsed(recipe: Recipe) -> Recipe:
     once = {
         "local_epochs": 1, "steps_per_epoch": None, "rounds": rounds, "validate_every": rounds, "participation": 1.0,
     }  # fmt: skip
-    unchanged = dict.fromkeys(("contrast", "brightness", "gamma", "blur", "noise"), 0.0)
     changes = {
-        "training": recipe.training.model_copy(update=once),
-        "policies": recipe.policies.model_copy(update={"optimizer_state": "reset"}),
+        **{f"training.{key}": value for key, value in once.items()},
+        "policies.optimizer_state": "reset",
         "augmentation": AugmentationSettings(flip=float(recipe.augmentation.moves)),
-        "strong": recipe.strong.model_copy(update=unchanged),
+        **dict.fromkeys((f"strong.{key}" for key in ("contrast", "brightness", "gamma", "blur", "noise")), 0.0),
     }
-    return recipe.model_copy(update=changes)
+    return with_changes(recipe, changes)
 
 
 def flop_counter() -> FlopCounterMode:
@@ -131,10 +130,10 @@ class RehearsingSite(Site):
         super().__init__(data, store)
         self.counter, self.seen, self.in_steps, self.in_round, self.seconds = counter, 0, 0, 0, 0.0
 
-    def train(self, workspace: Workspace, broadcast: Broadcast, later: Later = at_once) -> Update:
+    def train(self, workspace: Workspace, broadcast: Broadcast, submit: SubmitWrite = write_now) -> Update:
         """A round."""
         before = self.counter.get_total_flops()
-        update = super().train(workspace, broadcast, later)
+        update = super().train(workspace, broadcast, submit)
         self.seen, self.in_round = update.steps * len(self.data.images), self.counter.get_total_flops() - before
         return update
 

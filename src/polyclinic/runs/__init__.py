@@ -1,1 +1,1 @@
-"""Runs: the folder that one execution of a recipe leaves behind."""
+"""Runs: from a recipe to a run folder; grids and studies of runs, and what is read from their folders."""

@@ -76,7 +76,7 @@ class RunFolder:
         write_json(self.path / "versions.json", {"seed": recipe.seed, **installed_versions()})
         write_text(self.recipe_file, recipe_text(recipe))
 
-    def keep(self, name: str, text: str) -> None:
+    def write_fixed(self, name: str, text: str) -> None:
         """Write what must not change while a run lasts; a resumed or finished run must find what it started with."""
         path = self.path / name
         if self.started() and path.exists() and path.read_text(encoding="utf-8") != text:
@@ -94,17 +94,17 @@ class RunFolder:
         """The record, one entry a round; a last line cut by a kill is left out."""
         if not self.events_file.exists():
             return []
-        found = []
+        events = []
         for line in self.events_file.read_text(encoding="utf-8").splitlines():
             try:
                 event = json.loads(line)
             except ValueError:
                 continue
             if part is None or event["part"] == part:
-                found.append(event)
-        return found
+                events.append(event)
+        return events
 
-    def forget_events(self, part: str, done: int) -> None:
+    def drop_events_after(self, part: str, done: int) -> None:
         """Drop what was recorded after the checkpoint that a run goes on from."""
         kept = [e for e in self.events() if e["part"] != part or e["round"] < done]
         if self.events_file.exists():

@@ -9,6 +9,7 @@ from pathlib import Path
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_json
 from polyclinic.recipe import Recipe
+from polyclinic.recipe.changes import with_changes
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class GridPlan:
 
     def recipe_of(self, cell: Cell) -> Recipe:
         """The recipe of one run."""
-        return self.recipe.model_copy(update={"method": cell.method, "seed": cell.seed})
+        return with_changes(self.recipe, {"method": cell.method, "seed": cell.seed})
 
     def save(self) -> None:
         """Write ``grid.json``, from which a report finds the runs."""

@@ -1,41 +1,85 @@
-"""From a recipe to sites with prepared data."""
+"""The plan of a run: a recipe with everything settled that it left open, made once and handed down."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.machine import prepare_process
 from polyclinic.data.build_imageset import build_imageset
-from polyclinic.data.federation import Federation, Item, item_header
+from polyclinic.data.federation import Federation, Item, Task, item_header
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.open_federation import open_federation
 from polyclinic.data.preprocessing import resolve_size
 from polyclinic.data.sitedata import SiteData
-from polyclinic.evaluation.protocols import ProtocolPart
+from polyclinic.evaluation.protocols import ProtocolPart, protocol_parts
 from polyclinic.federation.site import require_labels
-from polyclinic.federation.workspace import Workspace
-from polyclinic.networks import build_network
+from polyclinic.federation.workspace import Workspace, build_workspace
+from polyclinic.methods.expression import parse_method
+from polyclinic.methods.registry import Method, load_plugins
+from polyclinic.networks import SegmentationNetwork, build_network
 from polyclinic.recipe import Recipe
+from polyclinic.recipe.changes import with_changes
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run is about: the resolved recipe, the opened federation, the parsed method and the new network."""
+
+    recipe: Recipe
+    federation: Federation
+    method: Method
+    network: SegmentationNetwork
+    """As it was built from the seed, without any component; ``open_workspace`` uses it up."""
+
+    @property
+    def task(self) -> Task:
+        """The task that all sites share."""
+        return self.federation.task
+
+    @cached_property
+    def parts(self) -> tuple[ProtocolPart, ...]:
+        """The trainings of the protocol, with their splits and labels."""
+        return tuple(protocol_parts(self.federation, self.recipe, self.method.all_labels))
+
+    def open_workspace(self) -> Workspace:
+        """The workspace of this plan, once: components are installed into the plan's own network."""
+        return build_workspace(self.recipe, self.task, self.method, self.network)
+
+
+def plan_run(recipe: Recipe) -> RunPlan:
+    """Open the recipe's federation and settle the sizes and units that the recipe left open."""
+    load_plugins(recipe.plugins)
+    method = parse_method(recipe.method)
+    federation = open_federation(recipe.federation, recipe.data)
+    prepare_process(recipe.engine.threads)
+    network = build_network(federation.task, recipe.network, recipe.seed)
+    size = _training_size(federation, recipe, network.multiple)
+    resolved = with_changes(recipe, {"data.size": size, "evaluation.units": _units(federation, recipe)})
+    return RunPlan(resolved, federation, method, network)
 
 
 def open_for(recipe: Recipe) -> tuple[Federation, Recipe]:
-    """Open the recipe's federation and write down the sizes and units that the recipe left to us."""
-    federation = open_federation(recipe.federation, recipe.data)
-    network = build_network(federation.task, recipe.network, recipe.seed)
-    data = recipe.data
-    if data.patch is not None and len(data.patch) != federation.task.spatial_dims:
-        raise PolyclinicError(f"data.patch = {list(data.patch)} does not fit a {federation.task.spatial_dims}D task.")
-    if data.size == "auto" and data.patch is None:
-        size = resolve_size(federation, data, network.multiple)
-        recipe = recipe.model_copy(update={"data": data.model_copy(update={"size": size})})
-    shown = recipe.data.patch or recipe.data.size
-    if isinstance(shown, tuple):
-        _require_room(shown, network.multiple, federation.task.spatial_dims)
-    evaluation = recipe.evaluation.model_copy(update={"units": _units(federation, recipe)})
-    return federation, recipe.model_copy(update={"evaluation": evaluation})
+    """The opened federation and the resolved recipe of ``plan_run``, where nothing else of it is needed."""
+    plan = plan_run(recipe)
+    return plan.federation, plan.recipe
+
+
+def _training_size(federation: Federation, recipe: Recipe, multiple: int) -> tuple[int, ...] | str:
+    """The value of ``data.size``, checked to leave room for the network's deepest map."""
+    data, dims = recipe.data, federation.task.spatial_dims
+    if data.patch is not None and len(data.patch) != dims:
+        raise PolyclinicError(f"data.patch = {list(data.patch)} does not fit a {dims}D task.")
+    size = resolve_size(federation, data, multiple) if data.size == "auto" and data.patch is None else data.size
+    seen_by_network = data.patch or size
+    if isinstance(seen_by_network, tuple):
+        _require_room(seen_by_network, multiple, dims)
+    return size
 
 
 def _units(federation: Federation, recipe: Recipe) -> str:

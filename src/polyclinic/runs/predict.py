@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,7 @@ import torch
 
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.files import read_json
-from polyclinic.data.federation import Federation, Item, Task
+from polyclinic.data.federation import Federation, Item
 from polyclinic.data.prediction_inputs import list_images
 from polyclinic.data.preprocessing import prepare
 from polyclinic.data.voxel_grid import to_file_grid
@@ -23,6 +22,7 @@ from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.folder import RunFolder
+from polyclinic.runs.task_agreement import task_from
 
 
 def predict(
@@ -81,11 +81,7 @@ def load_model(
     recipe = load_recipe(folder.recipe_file)
     model = model or recipe.training.select
     load_plugins(recipe.plugins)
-    about = read_json(folder.path / "task.json")
-    sliced = about.pop("volumes_as_slices")
-    about["regions"] = [(region, tuple(members)) for region, members in about.get("regions", ())]
-    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
-    task = Task(**plain)
+    task, sliced = task_from(read_json(folder.path / "task.json"))
     workspace = build_workspace(recipe, task)
     name = _one_of("part", part, _names(folder.path / "checkpoints"), run)
     weights, unseen, _ = Checkpoint(folder.part(name)).load_model(model)

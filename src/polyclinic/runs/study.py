@@ -13,6 +13,7 @@ from polyclinic.core.files import read_json, write_json
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
+from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.grid import run_grid
 from polyclinic.runs.grid_plan import GridPlan, folder_name, plan_grid
@@ -68,8 +69,8 @@ def plan_study(
         value: GridPlan(recipe, moving, seeds, out / folder_name(f"{key}={value}")) for value, recipe in recipes.items()
     }
     # Without a value in its recipe, it also serves a study that goes on with other values.
-    free = recipes[values[0]].model_copy(update={"data": recipes[values[0]].data.model_copy(update={"labelled": None})})
-    alone = GridPlan(free, fixed, seeds, out / "all-labels") if fixed else None
+    without_budget = with_changes(recipes[values[0]], {_BUDGET: None})
+    alone = GridPlan(without_budget, fixed, seeds, out / "all-labels") if fixed else None
     return StudyPlan(key, names, grids, alone, out)
 
 

@@ -9,20 +9,19 @@ from typing import Any
 from polyclinic.evaluation.aggregate import Row, for_json, summarise
 from polyclinic.evaluation.aggregate import mean as nan_mean
 from polyclinic.federation.workspace import Workspace, describe_components
-from polyclinic.recipe import Recipe
 from polyclinic.runs.folder import RunFolder
 
 
 def shared_means(events: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
     """What components shared, as a mean a round: ``component -> site -> {"bytes": ..., "prototypes": ...}``."""
-    found: dict[str, dict[str, list[dict[str, int]]]] = {}
+    amounts_by_site: dict[str, dict[str, list[dict[str, int]]]] = {}
     for event in events:
         for component, sites in event.get("shared_up", {}).items():
             for site, amount in sites.items():
-                found.setdefault(component, {}).setdefault(site, []).append(amount)
+                amounts_by_site.setdefault(component, {}).setdefault(site, []).append(amount)
     return {
         component: {site: {key: mean(a[key] for a in amounts) for key in amounts[0]} for site, amounts in sites.items()}
-        for component, sites in found.items()
+        for component, sites in amounts_by_site.items()
     }
 
 
@@ -30,23 +29,24 @@ def with_statistics(
     sites: dict[str, dict[str, float]], average: dict[str, float], tested: dict[str, Any]
 ) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
     """Add sites that let only the statistics of their cases out: a mean over several parts counts cases."""
-    given: dict[str, dict[str, list[dict[str, float | None]]]] = {}
+    statistics: dict[str, dict[str, list[dict[str, float | None]]]] = {}
     for facts in tested.values():
         for site, metrics in facts.get("stats", {}).items():
             for name, numbers in metrics.items():
-                given.setdefault(site, {}).setdefault(name, []).append(numbers)
-    if not given:
+                statistics.setdefault(site, {}).setdefault(name, []).append(numbers)
+    if not statistics:
         return sites, average
     everyone = sites | {
-        site: {name: _pooled(numbers) for name, numbers in metrics.items()} for site, metrics in given.items()
+        site: {name: _mean_over_cases(numbers) for name, numbers in metrics.items()}
+        for site, metrics in statistics.items()
     }
     ordered = dict(sorted(everyone.items()))
     names = dict.fromkeys(name for values in ordered.values() for name in values)
     return ordered, {n: nan_mean(values[n] for values in ordered.values() if n in values) for n in names}
 
 
-def _pooled(numbers: list[dict[str, float | None]]) -> float:
-    known = [(one["mean"], one["count"] or 0) for one in numbers if one["mean"] is not None]
+def _mean_over_cases(numbers: list[dict[str, float | None]]) -> float:
+    known = [(part["mean"], part["count"] or 0) for part in numbers if part["mean"] is not None]
     total = sum(count for _, count in known)
     if len(known) == 1:
         return float(known[0][0])
@@ -54,10 +54,18 @@ def _pooled(numbers: list[dict[str, float | None]]) -> float:
 
 
 def summary_of(
-    recipe: Recipe, federation: str, workspace: Workspace, folder: RunFolder, splits: dict[str, Any], rows: list[Row],
+    federation: str,
+    workspace: Workspace,
+    folder: RunFolder,
+    splits: dict[str, Any],
+    rows: list[Row],
     tested: dict[str, Any],
-) -> dict[str, Any]:  # fmt: skip
-    """Everything that a table, a comparison or a reader needs first. ``splits`` are the hashes of the parts' splits."""
+) -> dict[str, Any]:
+    """Everything that a table, a comparison or a reader needs first.
+
+    ``splits`` are the hashes of the parts' splits, ``tested`` what ``score_part`` found out beside rows, by part.
+    """
+    recipe = workspace.recipe
     sites, average = with_statistics(*summarise(rows), tested)
     events = folder.events()
     phases = {phase: sum(e["seconds"][phase] for e in events) for phase in ("training", "validation")}
@@ -91,7 +99,6 @@ def summary_of(
     if transfers:
         summary["transfer"] = transfers
     for component in workspace.components:
-        said = component.summary(events)
-        if said:
-            summary[component.name] = said
+        if facts := component.summary(events):
+            summary[component.name] = facts
     return summary

@@ -27,13 +27,13 @@ def trackers_for(recipe: Recipe, folder: RunFolder) -> list[Observer]:
 
 def scalars_of(event: dict[str, Any]) -> dict[str, float]:
     """The numbers of a round by name: losses and validation by site, bytes, seconds."""
-    found = {f"loss/{term}/{site}": v for site, terms in event["losses"].items() for term, v in terms.items()}
-    found |= {f"validation/dice/{site}": value for site, value in event["validation"]["sites"].items()}
+    scalars = {f"loss/{term}/{site}": v for site, terms in event["losses"].items() for term, v in terms.items()}
+    scalars |= {f"validation/dice/{site}": value for site, value in event["validation"]["sites"].items()}
     if event["validation"]["dice"] is not None:
         # Not "validation/dice": a store of files could not keep that beside the folder of the sites' values.
-        found["validation/mean_dice"] = event["validation"]["dice"]
-    found |= {f"bytes/{way}": sum(event[f"bytes_{way}"].values()) for way in ("up", "down")}
-    return found | {f"seconds/{phase}": event["seconds"][phase] for phase in ("training", "validation")}
+        scalars["validation/mean_dice"] = event["validation"]["dice"]
+    scalars |= {f"bytes/{way}": sum(event[f"bytes_{way}"].values()) for way in ("up", "down")}
+    return scalars | {f"seconds/{phase}": event["seconds"][phase] for phase in ("training", "validation")}
 
 
 class _PartTracker(Observer):

@@ -19,7 +19,7 @@ from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import changed_keys, load_recipe, recipe_text
 from polyclinic.runs.folder import CHANGEABLE_KEYS, RunFolder
 from polyclinic.runs.live import Live
-from polyclinic.runs.remote import refuse_impossible
+from polyclinic.runs.remote_execution import refuse_impossible
 
 _LINGER = 3.0  # seconds in which those who watch from elsewhere see that the run is finished
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,13 +21,14 @@ from polyclinic.engines.flower.engine import FlowerEngine
 from polyclinic.engines.flower.nodes import Nodes
 from polyclinic.engines.flower.records import from_records, to_records
 from polyclinic.exchange.request import Request
-from polyclinic.federation.observer import Observer, Observers, when
+from polyclinic.federation.observer import Observer, Observers
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import make_recipe, parse_recipe
+from polyclinic.runs.event_recorder import EventRecorder
 from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.live import Live
-from polyclinic.runs.recorder import Recorder
-from polyclinic.runs.remote import RemoteExecution, refuse_impossible
+from polyclinic.runs.remote_execution import RemoteExecution, refuse_impossible
+from polyclinic.runs.server_log import ServerLog
 from polyclinic.runs.tracking import trackers_for
 
 _MB = 2**20
@@ -61,7 +61,7 @@ def _serve(grid: Grid, plan: Launch, folder: RunFolder, files: LaunchFiles) -> d
     refuse_impossible(recipe)
     live = Live(folder, recipe.method, plan.federation, recipe.engine.name)
     observer: Observer = Observers(
-        [Recorder(folder), live, Log(files.log), Relay(files.relay), *trackers_for(recipe, folder)]
+        [EventRecorder(folder), live, ServerLog(files.log), Relay(files.relay), *trackers_for(recipe, folder)]
     )
     ask = None if plan.named else lambda number: _name_of(grid, number, plan)
     nodes = Nodes(grid, plan.sites, ask)
@@ -86,41 +86,3 @@ def _name_of(grid: Grid, number: int, plan: Launch) -> str | None:
             with suppress(PolyclinicError):
                 return str(from_records(reply.content, _MB)[1].get("site"))
     return None
-
-
-class Log(Observer):
-    """``server.log``: one readable line for everything that a coordinator wants to know later."""
-
-    def __init__(self, path: Path) -> None:
-        self.file = path.open("a", encoding="utf-8")
-        self.rounds = 0
-
-    def _say(self, text: str) -> None:
-        self.file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
-        self.file.flush()
-
-    def on_start(self, part: str, sites: Any, rounds: int, done: int) -> None:
-        """The sites of a part."""
-        self.rounds = rounds
-        self._say(f"[{part}] {len(sites)} sites ({', '.join(sites)}), {done} of {rounds} rounds done")
-
-    def on_refusal(self, round_number: int, site: str, reason: str, details: str) -> None:  # noqa: ARG002
-        """Who gave nothing, and why."""
-        self._say(f"{when(round_number)}: {site} {reason}")
-
-    def on_round(self, event: dict[str, Any]) -> None:
-        """A round in a line."""
-        dice = event["validation"]["dice"]
-        shown = f", validation Dice {dice:.4f}" if dice is not None else ""
-        seconds = event["seconds"]["training"] + event["seconds"]["validation"]
-        came = f"{len(event['samples'])} of {len(event['sites'])} sites"
-        self._say(f"round {event['round'] + 1}/{self.rounds}: {came}{shown}, {seconds:.1f} s")
-
-    def on_message(self, text: str) -> None:
-        """Something worth a line."""
-        self._say(text)
-
-    def on_result(self, summary: dict[str, Any]) -> None:
-        """The end."""
-        shown = ", ".join(f"{name} {value:.4f}" for name, value in summary["average"].items() if value is not None)
-        self._say(f"finished: average over sites: {shown}")

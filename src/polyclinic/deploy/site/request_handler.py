@@ -58,8 +58,8 @@ from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import make_recipe, parse_recipe
+from polyclinic.runs.part_scoring import require_spacing
 from polyclinic.runs.plan import open_for, prepare_items, require_training_data, site_data
-from polyclinic.runs.testing import require_spacing
 
 _CHANNEL = re.compile(r"_\d{4}$")  # of a file's name, after the name of its image
 _TELLING = 3  # letters from which a name can say whose image it is

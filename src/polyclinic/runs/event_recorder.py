@@ -9,7 +9,7 @@ from polyclinic.federation.observer import Observer, when
 from polyclinic.runs.folder import RunFolder
 
 
-class Recorder(Observer):
+class EventRecorder(Observer):
     """One line a round into ``events.jsonl``; failures with their tracebacks into ``problems.log``."""
 
     def __init__(self, folder: RunFolder) -> None:
@@ -19,7 +19,7 @@ class Recorder(Observer):
     def on_start(self, part: str, sites: Sequence[str], rounds: int, done: int) -> None:  # noqa: ARG002
         """Drop what was recorded after the checkpoint."""
         self.part = part
-        self.folder.forget_events(part, done)
+        self.folder.drop_events_after(part, done)
 
     def on_refusal(self, round_number: int, site: str, reason: str, details: str) -> None:
         """Keep the whole story for the person who mends it."""

@@ -1,4 +1,4 @@
-"""The test of a trained part: which model is tested where."""
+"""Scores of a trained part of a protocol: which model is tested at which site."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from polyclinic.recipe import Recipe
 Rows = list[Row]
 
 
-def test_part(
-    workspace: Workspace, engine: Engine, server: Server, part: ProtocolPart, sites: list[str]
-) -> tuple[Rows, dict[str, Any]]:
+def score_part(workspace: Workspace, server: Server, part: ProtocolPart) -> tuple[Rows, dict[str, Any]]:
     """Per-case rows, and plain facts about the test (the round of the tested model, transfer between sites)."""
-    select = workspace.recipe.training.select
+    engine, sites, select = server.engine, list(part.train_sites), workspace.recipe.training.select
     weights, unseen_weights, number = server.checkpoint.load_model(select)
     best = number if select == "best" and server.state.best_round is not None else None
     chosen = Broadcast(server.state.round - 1, weights, best_round=best)
@@ -32,8 +30,8 @@ def test_part(
     if part.unseen is None:
         rows = _evaluate(engine, chosen, sites, facts=facts)
     elif not workspace.kept or workspace.kept <= unseen_weights.keys():
-        strangers = Broadcast(chosen.round, {**weights, **unseen_weights})
-        rows = _evaluate(engine, strangers, [part.unseen], facts=facts)
+        for_unseen = Broadcast(chosen.round, {**weights, **unseen_weights})
+        rows = _evaluate(engine, for_unseen, [part.unseen], facts=facts)
     else:
         # Personal models and no rule for strangers: the mean over the training sites' models, as FedSemiDG reports.
         rows = _each_model(engine, chosen, server.sites, [part.unseen])

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from polyclinic.engines.flower.nodes import Nodes
 from polyclinic.exchange.messages import Broadcast, Description, Evaluation, Failure, Update
 from polyclinic.federation.observer import Observer, Observers
 from polyclinic.recipe import Recipe
-from polyclinic.runs import remote
+from polyclinic.runs import remote_rounds
+from polyclinic.runs.event_recorder import EventRecorder
 from polyclinic.runs.folder import RunFolder
-from polyclinic.runs.recorder import Recorder
-from polyclinic.runs.remote import RemoteExecution, refuse_impossible, task_from
+from polyclinic.runs.remote_execution import RemoteExecution, refuse_impossible
 from support import Interrupted, Keeper, Killer, assert_same, write_tiny_federation
 
 SITES = ("north", "south")
@@ -28,7 +27,7 @@ SITES = ("north", "south")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_PAUSE", 0.01)
+    monkeypatch.setattr(remote_rounds, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(flower, "_FIRST_POLL", 0.005)
     monkeypatch.setattr(flower, "_LAST_POLL", 0.01)
 
@@ -73,7 +72,7 @@ def execute(
     grid: Any = FakeGrid({site: desk_play(desk) for site, desk in desks.items()})
     run_folder = RunFolder(folder / "run")
     run_folder.path.mkdir(parents=True, exist_ok=True)
-    everyone = Observers([Recorder(run_folder), *([observer] if observer else [])])
+    everyone = Observers([EventRecorder(run_folder), *([observer] if observer else [])])
     nodes = Nodes(grid, sites)
     kind = type("One", (Spoiled,), {"spoil": staticmethod(spoil)}) if spoil else FlowerEngine
 
@@ -296,29 +295,6 @@ def test_a_test_that_nobody_takes_part_in_is_not_the_end_of_a_run(tiny_federatio
         execute(tmp_path, recipe, tiny_federation, spoil=away)
     assert not (tmp_path / "run" / "checkpoints" / "all" / "tested.json").exists()
     assert set(execute(tmp_path, recipe, tiny_federation, resume=True)["sites"]) == set(SITES)
-
-
-TASK = {"classes": ["background", "disc"], "channels": 1, "spatial_dims": 2}
-
-
-def test_a_task_comes_back_from_json() -> None:
-    table = {**TASK, "spacing": [1.0, 0.5], "regions": [["all", [1]]], "volumes_as_slices": True}
-    task, sliced = task_from(json.loads(json.dumps(table)))
-    assert sliced
-    assert (task.classes, task.spacing, task.regions) == (("background", "disc"), (1.0, 0.5), (("all", (1,)),))
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        {}, {**TASK, "evil": 1}, {**TASK, "classes": "disc"}, {**TASK, "classes": [1, 2]}, {**TASK, "classes": ["a"]},
-        {**TASK, "channels": "1"}, {**TASK, "channels": 0}, {**TASK, "channels": 1.5}, {**TASK, "spatial_dims": 4},
-        {**TASK, "spacing": "wide"}, {**TASK, "regions": [["all"]]}, {**TASK, "regions": 5}, {**TASK, "modality": []},
-    ],
-)  # fmt: skip
-def test_a_task_that_is_none_gets_a_sentence(table: dict[str, Any]) -> None:
-    with pytest.raises(PolyclinicError, match=r"^The site describes .*\.$"):
-        task_from(table)
 
 
 def test_what_needs_all_images_in_one_place_is_refused_before_anything_starts(tiny_federation: Path) -> None:

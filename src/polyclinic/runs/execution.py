@@ -1,0 +1,88 @@
+"""Execution of a protocol: every part is trained and tested, then summarised; subclasses know where the sites are."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import read_json, write_json
+from polyclinic.evaluation.aggregate import Row, rows_from_csv, rows_to_csv
+from polyclinic.evaluation.protocols import ProtocolPart
+from polyclinic.federation.observer import Observer
+from polyclinic.federation.server import Server
+from polyclinic.federation.workspace import Workspace
+from polyclinic.runs.folder import RunFolder
+from polyclinic.runs.part_scoring import score_part
+from polyclinic.runs.summary import summary_of
+
+
+class Execution(ABC):
+    """The loop over the parts of a protocol; parts that are tested are read from the run folder, not repeated."""
+
+    def __init__(self, federation: str, folder: RunFolder, observer: Observer) -> None:
+        self.federation_name, self.folder, self.observer = federation, folder, observer
+        self._warned: set[str] = set()
+
+    @abstractmethod
+    def open_server(self, workspace: Workspace, part: ProtocolPart) -> Server:
+        """The server of a part, at the state of its checkpoint, with an engine that reaches the part's sites."""
+
+    def train(self, server: Server, part: ProtocolPart) -> Server:  # noqa: ARG002
+        """All rounds that are still to do; gives back the server that did the last one."""
+        server.fit()
+        return server
+
+    def run_parts(
+        self, workspace: Workspace, parts: Sequence[ProtocolPart], splits: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Train and test what is still to do, then write and return the summary.
+
+        ``splits`` are hashes by part, for the summary.
+        """
+        self.warn(workspace.warnings())
+        for part in parts:
+            if not self._tested_file(part).exists():
+                self._train_and_test(workspace, part)
+        rows: list[Row] = [row for part in parts for row in rows_from_csv(self._cases_file(part))]
+        rows_to_csv(self.folder.cases_file, rows)
+        tested = {part.name: read_json(self._tested_file(part)) for part in parts}
+        summary = summary_of(self.federation_name, workspace, self.folder, dict(splits), rows, tested)
+        write_json(self.folder.summary_file, summary)
+        return summary
+
+    def _train_and_test(self, workspace: Workspace, part: ProtocolPart) -> None:
+        server = self.open_server(workspace, part)
+        self.observer.on_start(part.name, server.sites, workspace.recipe.training.rounds, server.state.round)
+        server = self.train(server, part)
+        started = time.perf_counter()
+        rows, facts = score_part(workspace, server, part)
+        seconds = time.perf_counter() - started
+        self._check_tested(server, part, facts.get("untested", {}))
+        rows_to_csv(self._cases_file(part), rows)
+        # Comes last: its presence says that the part is done.
+        write_json(self._tested_file(part), {"seconds": seconds, **facts})
+
+    def _check_tested(self, server: Server, part: ProtocolPart, untested: Mapping[str, str]) -> None:
+        """Tell which sites were not tested, and why; a test without any is not written down, so it can be repeated."""
+        if untested.keys() >= set([part.unseen] if part.unseen else part.train_sites):
+            reasons = "; ".join(f"{site}: {reason}" for site, reason in untested.items())
+            raise PolyclinicError(f"No site could be tested ({reasons}); mend that and go on with --resume.")
+        for site, reason in untested.items():
+            self.observer.on_refusal(server.state.round - 1, site, f"is not tested: {reason}", "")
+
+    def _cases_file(self, part: ProtocolPart) -> Path:
+        return self.folder.part(part.name) / "cases.csv"
+
+    def _tested_file(self, part: ProtocolPart) -> Path:
+        return self.folder.part(part.name) / "tested.json"
+
+    def warn(self, warnings: Iterable[str]) -> None:
+        """Tell each warning once, though several parts may give the same."""
+        for warning in warnings:
+            if warning not in self._warned:
+                self._warned.add(warning)
+                self.observer.on_message(f"warning: {warning}")

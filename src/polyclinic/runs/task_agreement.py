@@ -1,0 +1,133 @@
+"""The task that sites elsewhere agree on: what each of them describes, and which description holds for the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.version import installed_versions
+from polyclinic.data.federation import Task
+from polyclinic.exchange.checks import printable_line
+from polyclinic.exchange.messages import Description, Failure
+from polyclinic.federation.observer import Observer
+from polyclinic.federation.server import NoQuorumError
+
+_TASK = TypeAdapter(Task)
+_COMPARED_PACKAGES = ("polyclinic", "torch", "monai", "flwr")
+SlicedTask = tuple[Task, bool]
+"""A task, and whether volumes are cut into slices."""
+
+
+@dataclass
+class SiteAnswers:
+    """What the sites that take part say of themselves, by site."""
+
+    tasks: dict[str, SlicedTask] = field(default_factory=dict)
+    knows_spacing: dict[str, bool] = field(default_factory=dict)
+    splits: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def collect_answers(descriptions: Iterable[Description | Failure], observer: Observer) -> SiteAnswers:
+    """The readable answers; a site that refuses or cannot be understood is told to the observer and left out."""
+    answers = SiteAnswers()
+    for description in descriptions:
+        site = description.site
+        if isinstance(description, Failure):
+            observer.on_refusal(-1, site, f"will not take part: {description.reason}", description.details)
+            continue
+        if description.refusal:
+            observer.on_refusal(-1, site, f"will not take part: {description.refusal}", "")
+            continue
+        try:
+            answers.tasks[site] = task_from(description.task)
+        except PolyclinicError as error:
+            observer.on_refusal(-1, site, printable_line(str(error)), "")
+            continue
+        answers.knows_spacing[site] = description.knows_spacing
+        answers.splits[site], answers.versions[site] = description.split_sha256, description.versions
+        counts = ", ".join(f"{count} {name}" for name, count in description.images.items())
+        version = description.versions.get("polyclinic", "?")
+        observer.on_message(printable_line(f"{site}: {counts}, polyclinic {version}"))
+        _compare_versions(site, description.versions, observer)
+    return answers
+
+
+def agree_on_task(
+    answers: SiteAnswers, binding: SlicedTask | None, quorum: int, observer: Observer
+) -> tuple[SlicedTask, bool]:
+    """The task of the run, and whether all sites that share it know the spacing of their images.
+
+    ``binding`` is the task of a run that has finished a round and goes on. A site with another task is named; the run
+    goes on without it while ``quorum`` sites are left.
+    """
+    if not answers.tasks and binding is None:
+        raise NoQuorumError("No site takes part (see the reasons above); mend that and go on with --resume.")
+    # What most sites say, and of equals what the first says: one site alone must not decide for the others.
+    described = [answers.tasks[site] for site in sorted(answers.tasks)]
+    agreed = binding or max(described, key=described.count)
+    deviating = {site: task for site, task in answers.tasks.items() if task != agreed}
+    differences = {site: _difference(agreed[0], task) for site, (task, _) in deviating.items()}
+    for site, difference in differences.items():
+        observer.on_refusal(-1, site, f"has another task than the others ({difference})", "")
+    if differences and len(answers.tasks) - len(differences) < quorum:
+        site, difference = next(iter(differences.items()))
+        raise PolyclinicError(
+            f"Site '{site}' has another task than the others ({difference}), and without it there is "
+            "no quorum; let all sites use one federation.toml."
+        )
+    return agreed, all(knows for site, knows in answers.knows_spacing.items() if site not in deviating)
+
+
+def _compare_versions(site: str, theirs: Mapping[str, str], observer: Observer) -> None:
+    """Other versions may give other weights; a run goes on, but whoever compares numbers must know."""
+    ours = installed_versions()
+    different = [
+        f"{name} {theirs.get(name, '?')} (here {ours[name]})"
+        for name in _COMPARED_PACKAGES
+        if theirs.get(name) != ours[name]
+    ]
+    if different:
+        observer.on_message(printable_line(f"warning: {site} has other versions: {', '.join(different)}"))
+
+
+def task_table(task: Task, volumes_as_slices: bool) -> dict[str, Any]:
+    """A task as ``task.json`` holds it."""
+    table = {**asdict(task), "volumes_as_slices": volumes_as_slices}
+    if not table["regions"]:
+        del table["regions"]  # runs that began before there were regions can go on
+    return table
+
+
+def task_from(table: Mapping[str, Any]) -> SlicedTask:
+    """A task as a site describes it, or as ``task.json`` holds it, and whether volumes are cut into slices."""
+    plain = dict(table)
+    sliced = bool(plain.pop("volumes_as_slices", False))
+    unknown = sorted(plain.keys() - Task.__dataclass_fields__.keys())
+    try:
+        task = _TASK.validate_json(json.dumps(plain), strict=True)
+    except RecursionError:
+        unknown, task = ["all of it"], None
+    except ValidationError as error:
+        first = error.errors()[0]
+        unknown, task = [".".join(map(str, first["loc"])) or "all of it"], None
+    if unknown or task is None:
+        raise PolyclinicError(f"The site describes its task in a way that cannot be read ({unknown[0]}).")
+    if len(task.classes) < 2 or task.channels < 1 or task.spatial_dims not in (2, 3):
+        raise PolyclinicError(
+            f"The site describes a task of {len(task.classes)} classes, {task.channels} channels and "
+            f"{task.spatial_dims} dimensions, which no network can learn."
+        )
+    return task, sliced
+
+
+def _difference(expected: Task, described: Task) -> str:
+    for key, value in asdict(expected).items():
+        if value != getattr(described, key):
+            return printable_line(f"{key} = {getattr(described, key)}, expected {value}")
+    return "volumes are cut into slices at one of them only"

@@ -1,0 +1,72 @@
+"""The server's checkpoint: what it holds, and which model is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.tensor_files import save_tensors
+from polyclinic.federation.checkpoint import Checkpoint, ServerState
+
+
+def test_a_checkpoint_comes_back_and_a_damaged_one_gets_a_sentence(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.load() is None
+    shared_storage = torch.arange(3.0)
+    saved = ServerState(
+        2,
+        {"w.x": shared_storage},
+        {"cse": {"pool": torch.ones(2)}},
+        {"gaa": {"a": torch.ones(1)}},
+        1,
+        0.5,
+        {"north": 0.5},
+        1,
+        False,
+    )
+    checkpoint.save(saved, True, {"n.x": shared_storage})
+    back = checkpoint.load()
+    assert back is not None
+    assert (back.round, back.best_round, back.best_dice, back.stale) == (2, 1, 0.5, 1)
+    assert back.best_scores == {"north": 0.5}
+    assert back.weights["w.x"].tolist() == [0, 1, 2]
+    assert back.shared["cse"]["pool"].tolist() == [1, 1]
+    assert back.components["gaa"]["a"].tolist() == [1]
+    weights, unseen, number = checkpoint.load_model("best")
+    assert (weights.keys(), unseen.keys(), number) == ({"w.x"}, {"n.x"}, 1)
+    data = checkpoint.server.read_bytes()
+    checkpoint.server.write_bytes(data[: len(data) // 2])
+    with pytest.raises(PolyclinicError, match=r"server\.safetensors: not a readable safetensors file"):
+        checkpoint.load()
+
+
+def state_after(rounds: int, best: int) -> ServerState:
+    return ServerState(rounds, {"w": torch.tensor([float(rounds)])}, best_round=best, best_dice=0.5)
+
+
+def test_the_best_and_the_last_model_with_their_rounds(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    with pytest.raises(PolyclinicError, match="there is no model yet; finish the run with --resume first"):
+        checkpoint.load_model("last")
+    checkpoint.save(state_after(1, 0), True, {})
+    checkpoint.save(state_after(2, 0), False, {"n": torch.ones(1)})
+    weights, unseen, number = checkpoint.load_model("best")
+    assert (weights["w"].item(), unseen, number) == (1.0, {}, 0)
+    weights, unseen, number = checkpoint.load_model("last")
+    assert (weights["w"].item(), unseen.keys(), number) == (2.0, {"n"}, 1)
+
+
+def test_without_a_best_model_the_newest_serves(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.save(ServerState(3, {"w": torch.ones(1)}), False, {})
+    assert checkpoint.load_model("best")[2] == 2
+
+
+def test_a_file_that_is_no_checkpoint_gets_a_sentence(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    save_tensors(checkpoint.server, {"w": torch.ones(1)}, {})
+    with pytest.raises(PolyclinicError, match="not a checkpoint of a run; start a new run without --resume"):
+        checkpoint.load()

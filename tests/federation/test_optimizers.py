@@ -1,0 +1,63 @@
+"""Optimisers of the recipe, learning rates, and optimiser state as named tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from polyclinic.federation.optimizers import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
+from polyclinic.recipe import TrainingSettings
+
+
+@pytest.mark.parametrize(("schedule", "middle"), [("constant", 1.0), ("cosine", 0.5), ("poly", 0.5**0.9)])
+def test_learning_rates(schedule: str, middle: float) -> None:
+    wanted = TrainingSettings(lr=1.0, schedule=schedule)  # type: ignore[arg-type]
+    assert learning_rate(wanted, 0.0) == 1.0
+    assert learning_rate(wanted, 0.5) == pytest.approx(middle)
+    assert schedule == "constant" or learning_rate(wanted, 0.999) < 0.01
+
+
+@pytest.mark.parametrize(("kind", "momentum"), [("sgd", 0.0), ("sgd", 0.9), ("adam", 0.0), ("adamw", 0.0)])
+def test_optimiser_state_survives_as_named_tensors(kind: str, momentum: float) -> None:
+    wanted = TrainingSettings(optimizer=kind, momentum=momentum, lr=0.1)  # type: ignore[arg-type]
+
+    def steps(first: int, second: int) -> Tensor:
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.randn(3))
+        names = {"layer.weight": weight}
+        optimizer = build_optimizer(names, wanted)
+        for count in (first, second):
+            for _ in range(count):
+                optimizer.zero_grad()
+                (weight.sin().sum() * 3).backward()
+                optimizer.step()
+            saved = {n: t.clone() for n, t in optimizer_tensors(optimizer, names).items()}
+            optimizer = build_optimizer(names, wanted)
+            restore_optimizer(optimizer, names, saved)
+        return weight.detach()
+
+    assert torch.equal(steps(5, 0), steps(2, 3))
+
+
+@pytest.mark.parametrize(("kind", "cls"), [("sgd", "SGD"), ("adam", "Adam"), ("adamw", "AdamW")])
+def test_the_recipes_values_reach_the_optimiser(kind: str, cls: str) -> None:
+    wanted = TrainingSettings(optimizer=kind, lr=0.3, momentum=0.8, betas=(0.5, 0.6), weight_decay=0.01)  # type: ignore[arg-type]
+    optimizer = build_optimizer({"w": nn.Parameter(torch.ones(1))}, wanted)
+    assert type(optimizer).__name__ == cls
+    (group,) = optimizer.param_groups
+    assert (group["lr"], group["weight_decay"]) == (0.3, 0.01)
+    assert group["momentum"] == 0.8 if kind == "sgd" else group["betas"] == (0.5, 0.6)
+
+
+def test_state_of_a_parameter_whose_name_has_dots_and_slashes_keeps_its_owner() -> None:
+    parameters = {"block/0.conv.weight": nn.Parameter(torch.ones(2)), "block/0.conv.bias": nn.Parameter(torch.ones(1))}
+    optimizer = build_optimizer(parameters, TrainingSettings(optimizer="adam"))
+    sum(parameter.sum() for parameter in parameters.values()).backward()  # type: ignore[union-attr]
+    optimizer.step()
+    tensors = optimizer_tensors(optimizer, parameters)
+    assert {name.rpartition("/")[0] for name in tensors} == set(parameters)
+    assert {name.rpartition("/")[2] for name in tensors} == {"step", "exp_avg", "exp_avg_sq"}
+    fresh = build_optimizer(parameters, TrainingSettings(optimizer="adam"))
+    restore_optimizer(fresh, parameters, tensors)
+    assert optimizer_tensors(fresh, parameters).keys() == tensors.keys()

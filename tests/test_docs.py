@@ -38,11 +38,11 @@ def prose(page: Path) -> str:
 
 def anchors(page: Path) -> set[str]:
     """The anchors that GitHub gives to a page's titles; the second of two equal ones ends with -1."""
-    found: list[str] = []
+    slugs: list[str] = []
     for title in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE):
         slug = re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-")
-        found.append(f"{slug}-{found.count(slug)}" if slug in found else slug)
-    return set(found)
+        slugs.append(f"{slug}-{slugs.count(slug)}" if slug in slugs else slug)
+    return set(slugs)
 
 
 def commands(command: click.Command, name: str = "") -> Iterator[tuple[str, click.Command]]:

@@ -257,8 +257,9 @@ def test_the_recipe_writes_down_which_file(weights_file: Path, tmp_path: Path, m
         build_network(RGB, given.network, 0)
     with pytest.raises(PolyclinicError, match=r"network\.sha256 = 'abc' is not possible"):
         make_recipe({"federation": "x", "network": {**TINY, "sha256": "abc"}})
-    with pytest.raises(PolyclinicError, match="network: model and weights need name = 'pretrained', not 'unet'"):
-        make_recipe({"federation": "x", "network": {"model": "conch"}})
+    for key in ("model", "weights"):
+        with pytest.raises(PolyclinicError, match=f"network: {key} needs name = 'pretrained', not 'unet'"):
+            make_recipe({"federation": "x", "network": {key: "conch"}})
 
 
 @pytest.mark.parametrize(

@@ -209,9 +209,9 @@ def test_weights_depend_on_the_seed_alone() -> None:
 
 def test_settings_that_cannot_be_are_sentences() -> None:
     with pytest.raises(PolyclinicError, match="network: embedding = 10 must be a multiple of heads = 3"):
-        make_recipe({"federation": "x", "network": {"embedding": 10, "heads": 3}})
+        make_recipe({"federation": "x", "network": {"name": "vit", "embedding": 10, "heads": 3}})
     with pytest.raises(PolyclinicError, match=r"network\.patch = 6 is not possible"):
-        make_recipe({"federation": "x", "network": {"patch": 6}})
+        make_recipe({"federation": "x", "network": {"name": "vit", "patch": 6}})
 
 
 @pytest.mark.parametrize("dims", [2, 3])

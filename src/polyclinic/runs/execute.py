@@ -16,6 +16,7 @@ from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData, pool
 from polyclinic.engines.registry import OpenEngine, find_engine
 from polyclinic.evaluation.aggregate import Row, rows_from_csv, rows_to_csv
+from polyclinic.evaluation.metric_registry import check_metrics
 from polyclinic.evaluation.protocols import ProtocolPart, protocol_parts, split_files
 from polyclinic.federation.observer import Observer, Observers
 from polyclinic.federation.server import Server
@@ -77,6 +78,7 @@ def run(
         recipe = recipe.model_copy(update={"method": method})
     load_plugins(recipe.plugins)
     parse_method(recipe.method)
+    check_metrics(recipe.evaluation)
     entry = find_engine(recipe.engine.name)
     federation, recipe = open_for(recipe)
     if not recipe.federation.startswith("demo:"):

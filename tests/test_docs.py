@@ -12,12 +12,9 @@ import typer
 
 import polyclinic
 from polyclinic.cli import app
-from polyclinic.components import registry as component_registry
 from polyclinic.components.registry import find_component
-from polyclinic.methods import registry as method_registry
-from polyclinic.methods.registry import Method, load_plugins, methods
+from polyclinic.methods.registry import Method, methods
 from polyclinic.report.reference import PAGES, write_pages
-from support import tiny_recipe, tiny_server
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKDOWN = sorted(
@@ -71,24 +68,6 @@ def test_the_python_of_the_readme_runs(
     shown = capsys.readouterr().out
     assert "| fedavg |" in shown
     assert (tmp_path / "runs/first/summary.json").is_file()
-
-
-def test_the_method_of_contributing_works_as_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(component_registry, "_COMPONENTS", dict(component_registry._COMPONENTS))
-    monkeypatch.setattr(method_registry, "_METHODS", dict(method_registry._METHODS))
-    idea, name = python_blocks("CONTRIBUTING.md")
-    plugin = tmp_path / "my_idea.py"
-    plugin.write_text(idea + name)
-    load_plugins([str(plugin)])
-    server = tiny_server(tmp_path / "run", tiny_recipe("fedentropy", training={"rounds": 1}))
-    server.fit()
-    plain = tiny_server(tmp_path / "plain", tiny_recipe("fedavg", training={"rounds": 1}))
-    plain.fit()
-    zero = tiny_server(tmp_path / "zero", tiny_recipe("fedentropy(weight=0)", training={"rounds": 1}))
-    zero.fit()
-    same = [bool((server.state.weights[n] == t).all()) for n, t in plain.state.weights.items()]
-    assert not all(same)
-    assert all(bool((zero.state.weights[n] == t).all()) for n, t in plain.state.weights.items())
 
 
 @pytest.mark.parametrize("method", [method for method in methods().values() if method.paper], ids=lambda m: m.name)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
 from polyclinic import run
 from polyclinic.core.errors import PolyclinicError
@@ -24,35 +22,12 @@ from polyclinic.engines.inprocess import InProcess
 from polyclinic.exchange.messages import Broadcast, Failure, Update, tensor_bytes
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.networks import build_network, parameter_count
-from polyclinic.networks.encoders import _create, import_timm
-from polyclinic.networks.presets import PRESETS, Preset
-from polyclinic.networks.pretrained import Pretrained, choose_levels, colours
-from polyclinic.recipe import NetworkSettings
+from polyclinic.networks.presets import PRESETS
+from polyclinic.networks.pretrained import choose_levels, colours
 from polyclinic.recipe.files import load_recipe, make_recipe
 from polyclinic.runs.predict import load_model
 from support import Interrupted, Keeper, Killer, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
-
-RGB = Task(("background", "nucleus"), 3, 2)
-TINY = {"name": "pretrained", "model": "tiny", "weights": "random", "width": 2, "norm": "batch"}
-HALF = (0.5, 0.5, 0.5)
-
-
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transformer with tokens of 4 pixels, so that images of 8 are enough."""
-    options = {"patch_size": 4, "img_size": 16, "depth": 2, "embed_dim": 8, "num_heads": 2}
-    monkeypatch.setitem(PRESETS, "tiny", Preset("test_vit", HALF, (0.25, 0.5, 1.0), "ask nobody", "deep.", options))
-
-
-def build(seed: int = 0, task: Task = RGB, **more: Any) -> Pretrained:
-    network = build_network(task, NetworkSettings(**{**TINY, **more}), seed)
-    assert isinstance(network, Pretrained)
-    return network
-
-
-def encoder_weights(**more: Any) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in build(7, **more).encoder.model.state_dict().items()}
-
+from tiny_encoders import RGB, TINY, build, encoder_weights
 
 # ---- the network ---------------------------------------------------------------------------------------------------
 
@@ -170,78 +145,7 @@ def test_random_weights_depend_on_the_seed_alone() -> None:
     assert not torch.equal(first[name], other[name])
 
 
-# ---- presets -------------------------------------------------------------------------------------------------------
-
-
-def test_conch_is_vit_b_16_for_images_of_448() -> None:
-    with torch.device("meta"):
-        model = _create(import_timm(), PRESETS["conch"])
-    layer = 12 * 768 * 768 + 13 * 768
-    expected = 12 * layer + (3 * 16 * 16 + 1) * 768 + (28 * 28 + 1) * 768 + 768 + 2 * 768
-    assert sum(p.numel() for p in model.parameters()) == expected
-    assert model.pos_embed.shape == (1, 785, 768)
-    assert [one["reduction"] for one in model.feature_info] == [16] * 12
-
-
-def test_chief_is_swin_t_with_convolutions_before_it() -> None:
-    with torch.device("meta"):
-        model, plain = (
-            _create(import_timm(), preset) for preset in (PRESETS["chief"], replace(PRESETS["chief"], options={}))
-        )
-    stem = {name: tuple(t.shape) for name, t in model.patch_embed.state_dict().items() if name.endswith("weight")}
-    assert stem == {
-        "proj.0.weight": (12, 3, 3, 3), "proj.1.weight": (12,), "proj.3.weight": (24, 12, 3, 3),
-        "proj.4.weight": (24,), "proj.6.weight": (96, 24, 1, 1), "norm.weight": (96,),
-    }  # fmt: skip
-    own, other = ({n for n in m.state_dict() if "patch_embed" not in n} for m in (model, plain))
-    assert own == other
-    assert [one["reduction"] for one in model.feature_info] == [4, 8, 16, 32]
-
-
-def test_chiefs_old_names_are_understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The published file is of timm 0.5, where a stage ended with the downsampling that now begins the next one."""
-    chief = PRESETS["chief"]
-    small = {**chief.options, "embed_dim": 8, "depths": (1, 1, 1, 1), "num_heads": (1, 1, 2, 2)}
-    monkeypatch.setitem(PRESETS, "chief", replace(chief, options=small))
-    weights = encoder_weights(model="chief")
-    old = {
-        re.sub(r"layers\.(\d)\.downsample", lambda found: f"layers.{int(found[1]) - 1}.downsample", name): tensor
-        for name, tensor in weights.items()
-    }
-    assert old.keys() != weights.keys()
-    old["layers.0.blocks.0.attn.relative_position_index"] = torch.zeros(49, 49, dtype=torch.int64)
-    save_file(old, tmp_path / "chief.safetensors")
-    network = build(model="chief", weights=str(tmp_path / "chief.safetensors"), norm="group")
-    assert_same(weights, network.encoder.model.state_dict())
-    features = network.features(torch.rand(1, 3, 72, 64))
-    assert [f.shape[2] for f in features.encoder] == [72, 24, 12, 6, 3]
-
-
 # ---- the file ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def weights_file(tmp_path: Path) -> Path:
-    """Encoder weights under a prefix, beside those of something else, as in CONCH's file."""
-    weights = {f"deep.{name}": tensor for name, tensor in encoder_weights().items()}
-    save_file({**weights, "text.bias": torch.ones(3)}, tmp_path / "tiny.safetensors")
-    return tmp_path / "tiny.safetensors"
-
-
-def test_the_weights_of_the_file_are_in_the_encoder(weights_file: Path, tmp_path: Path) -> None:
-    assert_same(encoder_weights(), build(3, weights=str(weights_file)).encoder.model.state_dict())
-    bare = {**encoder_weights(), "head.weight": torch.ones(2, 8)}
-    save_file(bare, tmp_path / "bare.safetensors")
-    assert_same(encoder_weights(), build(4, weights=str(tmp_path / "bare.safetensors")).encoder.model.state_dict())
-
-
-def test_positions_for_another_size_are_resampled(tmp_path: Path) -> None:
-    weights = encoder_weights()
-    prefix = weights["pos_embed"].shape[1] - 16
-    constant = torch.full((1, prefix + 36, 8), 0.5)
-    save_file({**weights, "pos_embed": constant}, tmp_path / "larger.safetensors")
-    found = build(weights=str(tmp_path / "larger.safetensors")).encoder.model.state_dict()
-    assert torch.allclose(found["pos_embed"], torch.full((1, prefix + 16, 8), 0.5), atol=1e-6)
 
 
 def test_the_recipe_writes_down_which_file(weights_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,42 +161,9 @@ def test_the_recipe_writes_down_which_file(weights_file: Path, tmp_path: Path, m
         build_network(RGB, given.network, 0)
     with pytest.raises(PolyclinicError, match=r"network\.sha256 = 'abc' is not possible"):
         make_recipe({"federation": "x", "network": {**TINY, "sha256": "abc"}})
-    with pytest.raises(PolyclinicError, match="network: model and weights need name = 'pretrained', not 'unet'"):
-        make_recipe({"federation": "x", "network": {"model": "conch"}})
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"model": None}, r"needs network\.model: conch, chief, or a timm model"),
-        ({"model": "resnet81"}, r"'resnet81' is neither conch, chief.* nor a model of timm, did you mean 'resnet1"),
-        (
-            {"model": "conch", "weights": None},
-            r"not set: conch .* huggingface\.co/MahmoodLab/CONCH.* convert it to",
-        ),
-        ({"model": "chief", "weights": None}, r"not set: chief .* github\.com/hms-dbmi/CHIEF.* convert it to safetens"),
-        (
-            {"model": "test_resnet", "weights": None},
-            r"model\.safetensors of huggingface\.co/timm/test_resnet.*name",
-        ),
-        (
-            {"model": "conch", "weights": "no/conch.safetensors"},
-            r"no such file at /.*no/conch\.safetensors; ask for",
-        ),
-        ({"model": "convit_tiny"}, "timm gives no intermediate features of it; choose another"),
-        (
-            {"model": "fixed"},
-            r"cannot be used as an encoder for images of any size \(Input height \(8\) doesn't",
-        ),
-    ],
-)
-def test_what_cannot_be_an_encoder_gets_a_sentence(
-    settings: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fixed = replace(PRESETS["tiny"], options={**PRESETS["tiny"].options, "dynamic_img_size": False})
-    monkeypatch.setitem(PRESETS, "fixed", fixed)
-    with pytest.raises(PolyclinicError, match=sentence):
-        build(**settings)
+    for key in ("model", "weights"):
+        with pytest.raises(PolyclinicError, match=f"network: {key} needs name = 'pretrained', not 'unet'"):
+            make_recipe({"federation": "x", "network": {key: "conch"}})
 
 
 def test_a_file_beside_the_recipe_is_found_from_any_folder(weights_file: Path) -> None:
@@ -310,24 +181,6 @@ def test_intensities_outside_of_0_to_1_are_warned_about() -> None:
         workspace = build_workspace(tiny_recipe("fedavg", network=TINY, data={"intensity": intensity}), tiny_task())
         assert any("expects intensities from 0 to 1" in text for text in workspace.warnings()) == warns
         assert any("the frozen encoder is untrained" in text for text in workspace.warnings())
-
-
-def test_a_file_of_something_else_gets_a_sentence(weights_file: Path, tmp_path: Path) -> None:
-    pickled = tmp_path / "tiny.bin"
-    pickled.write_bytes(weights_file.read_bytes())
-    broken = tmp_path / "broken.safetensors"
-    broken.write_bytes(b"no tensors")
-    less = {name: tensor for name, tensor in encoder_weights().items() if "blocks.1" not in name}
-    save_file(less, tmp_path / "less.safetensors")
-    save_file({**encoder_weights(), "norm.weight": torch.ones(5)}, tmp_path / "wrong.safetensors")
-    for path, sentence in (
-        (pickled, "only safetensors files are read; convert it"),
-        (broken, "not a readable safetensors file"),
-        (tmp_path / "less.safetensors", r"12 of \d+ weights of tiny are missing, 'blocks\.1\.norm1\.weight' first"),
-        (tmp_path / "wrong.safetensors", r"'norm\.weight' has shape \(5,\), tiny needs \(8,\)"),
-    ):
-        with pytest.raises(PolyclinicError, match=sentence):
-            build(weights=str(path))
 
 
 def test_volumes_and_a_missing_timm_get_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Task
-from polyclinic.networks import build_network, load_weights, parameter_count
-from polyclinic.networks.base import without_statistics
+from polyclinic.networks import build_network, parameter_count
 from polyclinic.recipe import NetworkSettings
 
 RGB = Task(("background", "nucleus"), 3, 2)
@@ -76,56 +74,3 @@ def test_a_module_at_a_tap_acts_in_the_forward_pass(tap: str) -> None:
     assert seen == [network.widths[tap]]
     with pytest.raises(ValueError, match="no tap 'encodr1' in this network, did you mean 'encoder1'"):
         network.insert("encodr1", "zero", Zero())
-
-
-def test_norm_layers_are_found_by_type() -> None:
-    network = build_network(RGB, NetworkSettings(width=4, depth=1, norm="batch"), 0)
-    norms, buffers = network.norm_names(), network.buffer_names()
-    assert len(norms) == 6 * 5
-    assert buffers < norms
-    assert {n.rpartition(".")[2] for n in buffers} == {"running_mean", "running_var", "num_batches_tracked"}
-    plain = build_network(RGB, NetworkSettings(width=4, depth=1, norm="batch-nostats"), 0)
-    assert not plain.norm_names()
-
-
-def test_weights_depend_on_the_seed_alone_and_leave_the_global_generator_alone() -> None:
-    torch.manual_seed(1)
-    expected = torch.rand(1)
-    torch.manual_seed(1)
-    first = build_network(RGB, NetworkSettings(width=2, depth=1), 3).state_dict()
-    assert torch.equal(torch.rand(1), expected)
-    torch.manual_seed(2)
-    second = build_network(RGB, NetworkSettings(width=2, depth=1), 3).state_dict()
-    other = build_network(RGB, NetworkSettings(width=2, depth=1), 4).state_dict()
-    assert all(torch.equal(first[n], second[n]) for n in first)
-    assert not all(torch.equal(first[n], other[n]) for n in first)
-
-
-def test_loading_copies_into_the_network_and_keeps_what_is_not_named() -> None:
-    network = build_network(RGB, NetworkSettings(width=2, depth=1), 0)
-    pointer, bias = network.classifier.weight.data_ptr(), network.classifier.bias.clone()
-    load_weights(network, {"classifier.weight": torch.ones_like(network.classifier.weight)})
-    assert network.classifier.weight.data_ptr() == pointer
-    assert bool((network.classifier.weight == 1).all())
-    assert torch.equal(network.classifier.bias, bias)
-    with pytest.raises(KeyError):
-        load_weights(network, {"nothing": torch.ones(1)})
-
-
-def test_an_unknown_network_is_a_sentence() -> None:
-    with pytest.raises(PolyclinicError, match=r"network\.name = 'unett' is not a network, did you mean 'unet'"):
-        build_network(RGB, NetworkSettings(name="unett"), 0)
-
-
-def test_extra_passes_leave_no_trace_in_the_statistics() -> None:
-    network = build_network(RGB, NetworkSettings(width=2, depth=1, norm="batch"), 0).train()
-    images = torch.rand(2, 3, 8, 8)
-    before = {n: t.clone() for n, t in network.state_dict().items()}
-    expected = network(images)
-    assert not all(torch.equal(t, network.state_dict()[n]) for n, t in before.items())
-    load_weights(network, before)
-    with without_statistics(network):
-        assert torch.equal(network(images), expected)
-    assert all(torch.equal(t, network.state_dict()[n]) for n, t in before.items())
-    network(images)
-    assert not all(torch.equal(t, network.state_dict()[n]) for n, t in before.items())

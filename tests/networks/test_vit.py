@@ -62,23 +62,6 @@ def test_sizes_need_not_divide(height: int, width: int, upsample: str) -> None:
     assert network(torch.rand(1, 2, height, width)).shape == (1, 3, height, width)
 
 
-def test_images_are_padded_at_their_far_edges_and_the_decoder_cuts_the_padding_off() -> None:
-    network = small().eval()
-    images = torch.rand(1, 2, 6, 8)
-    seen: list[Tensor] = []
-    raised: list[Tensor] = []
-    network.embedding.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    finest = network.decoder[-1]
-    finest.upsample.register_forward_hook(lambda _, __, result: raised.append(result))  # type: ignore[union-attr]
-    finest.convs.register_forward_pre_hook(lambda _, given: seen.append(given[0]))  # type: ignore[union-attr]
-    network(images)
-    padded, merged = seen
-    assert torch.equal(padded[:, :, :6], images)
-    assert torch.equal(padded[:, :, 6:], images[:, :, -1:].expand(-1, -1, 2, -1))
-    assert raised[0].shape[2:] == (8, 8)
-    assert torch.equal(merged[:, 2:], raised[0][:, :, :6])
-
-
 def test_attention_and_mlp_are_those_of_the_paper() -> None:
     """Dosovitskiy et al., eqs. 2, 3 and 5 to 8, head by head."""
     torch.manual_seed(0)
@@ -209,9 +192,9 @@ def test_weights_depend_on_the_seed_alone() -> None:
 
 def test_settings_that_cannot_be_are_sentences() -> None:
     with pytest.raises(PolyclinicError, match="network: embedding = 10 must be a multiple of heads = 3"):
-        make_recipe({"federation": "x", "network": {"embedding": 10, "heads": 3}})
+        make_recipe({"federation": "x", "network": {"name": "vit", "embedding": 10, "heads": 3}})
     with pytest.raises(PolyclinicError, match=r"network\.patch = 6 is not possible"):
-        make_recipe({"federation": "x", "network": {"patch": 6}})
+        make_recipe({"federation": "x", "network": {"name": "vit", "patch": 6}})
 
 
 @pytest.mark.parametrize("dims", [2, 3])

@@ -95,7 +95,10 @@ def test_a_wrong_recipe_gets_one_sentence(tmp_path: Path, text: str, words: list
         ("training.lr=high", "training.lr = 'high' is not possible: it must be a number."),
         ("training.betas=[0.9]", "training.betas = [0.9] is not possible: it must be a longer list."),
         ("data.memory_limit_mb=nan", "data.memory_limit_mb = nan is not possible: it must be a finite number."),
-        ("network.sha256=x", "network.sha256 = 'x' is not possible: it must be text that matches ^[0-9a-f]{64}$."),
+        (
+            'network={name="pretrained",sha256="x"}',
+            "network.sha256 = 'x' is not possible: it must be text that matches ^[0-9a-f]{64}$.",
+        ),
     ],
 )
 def test_a_wrong_type_is_said_in_our_own_words(tmp_path: Path, override: str, words: str) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import atomic_write
 from polyclinic.data.federation import Federation, Item, Task
-from polyclinic.data.formats import PICTURES, suffix_of
+from polyclinic.data.formats import is_picture
 from polyclinic.data.readers import Image, read_image, read_label
 
 COLOURS = ("#ffd60a", "#06d6a0", "#ef476f", "#118ab2", "#f78c6b", "#c77dff", "#ffffff", "#80ed99")
@@ -64,7 +64,7 @@ def _pick(items: tuple[Item, ...], task: Task, count: int) -> list[Picture]:
             label = read_label(item, task) if item.label is not None else np.zeros(image.array.shape[1:], np.uint8)
         except PolyclinicError:
             continue
-        pictures.append(_flatten(image, label, suffix_of(item.images[0]) in PICTURES))
+        pictures.append(_flatten(image, label, is_picture(item.images[0])))
     return pictures
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Item, Task
-from polyclinic.data.formats import PICTURES, read_array, read_header, spacing_of, suffix_of
+from polyclinic.data.formats import is_picture, read_array, read_header, spacing_of
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _fit_channels(path: Path, array: npt.NDArray[Any], wanted: int) -> npt.NDArr
         return array
     if wanted == 1 and (array == array[:1]).all():
         return array[:1]
-    if wanted == 3 and count == 1 and suffix_of(path) in PICTURES:
+    if wanted == 3 and count == 1 and is_picture(path):
         return np.repeat(array, 3, axis=0)
     advice = "convert it to grey" if wanted == 1 else "correct it"
     raise PolyclinicError(

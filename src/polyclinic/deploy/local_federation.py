@@ -40,7 +40,8 @@ def run_on_this_machine(recipe: Recipe, sites: tuple[str, ...], name: str, folde
     write_text(policy, tomli_w.dumps(allowed))
     settings = {
         "data": recipe.federation, "sites": json.dumps(sites), "homes": str((folder / "sites").resolve()),
-        "device": recipe.engine.device, **({"encoder": recipe.network.weights} if recipe.network.weights else {}),
+        "device": recipe.engine.device,
+        **({"encoder": recipe.network.weights_file} if recipe.network.weights_file else {}),
     }  # fmt: skip
     plan = Launch(run_name(folder), recipe_text(recipe), sites, name, not simulated, True)
     with ExitStack() as stack, TemporaryDirectory(prefix="polyclinic-keys-") as keys:
@@ -77,7 +78,7 @@ def _hospital(
         str(home.resolve()),
         str(policy.resolve()),
         recipe.engine.device,
-        recipe.network.weights,
+        recipe.network.weights_file,
     )
     own = keys / "hospitals" / site
     with (home / "site.log").open("a", encoding="utf-8") as log:

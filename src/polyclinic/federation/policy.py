@@ -18,8 +18,7 @@ from pydantic import Field, ValidationError
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.wording import first_finding
 from polyclinic.evaluation.aggregate import Row, case_values, mean
-from polyclinic.recipe import Section
-from polyclinic.recipe.settings import Positive
+from polyclinic.recipe import Positive, Section
 
 if TYPE_CHECKING:
     from polyclinic.components.base import Component

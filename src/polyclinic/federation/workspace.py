@@ -17,12 +17,14 @@ from polyclinic.core.seeds import seed_for
 from polyclinic.data.augmentation import Augmentation, Intensity
 from polyclinic.data.federation import Task
 from polyclinic.evaluation.inference import predict_probabilities
+from polyclinic.evaluation.metric_registry import check_metrics
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Tensors
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import Method
 from polyclinic.networks import SegmentationNetwork, build_network, load_weights
 from polyclinic.recipe import Recipe
+from polyclinic.recipe.files import with_checked_network
 
 
 def choose_device(name: str) -> torch.device:
@@ -104,7 +106,7 @@ class Workspace:
                 f"network.name = pretrained expects intensities from 0 to 1, and data.intensity is "
                 f"{self.recipe.data.intensity}; use full-range, zero-one or percentile."
             )
-        if self.recipe.network.weights == "random":
+        if self.recipe.network.weights_file == "random":
             sentences.append("network.weights = random: the frozen encoder is untrained; give its safetensors file.")
         declared = self.declared()
         for component in self.components:
@@ -136,6 +138,8 @@ def build_workspace(
     ``build_network`` gave it: components are installed into it.
     """
     prepare_process(recipe.engine.threads)
+    recipe = with_checked_network(recipe)
+    check_metrics(recipe.evaluation)
     method = method or parse_method(recipe.method)
     device = choose_device(recipe.engine.device)
     network = build_network(task, recipe.network, recipe.seed) if network is None else network

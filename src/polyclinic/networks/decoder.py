@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from polyclinic.networks.base import SegmentationNetwork
 from polyclinic.networks.unet import norm_layer
-from polyclinic.recipe import NetworkSettings
+from polyclinic.recipe.network import ConvolutionSettings
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,13 @@ class PyramidNetwork(SegmentationNetwork):
     """
 
     def __init__(
-        self, channels: int, classes: int, dims: int, settings: NetworkSettings, levels: Sequence[Level], multiple: int
+        self,
+        channels: int,
+        classes: int,
+        dims: int,
+        settings: ConvolutionSettings,
+        levels: Sequence[Level],
+        multiple: int,
     ) -> None:
         depth = len(levels)
         sizes = [settings.width * 2**level for level in range(depth + 1)]
@@ -128,7 +134,7 @@ class PyramidNetwork(SegmentationNetwork):
 class _Up(nn.Module):
     """Raise a coarse map, put it beside the skip, and convolve twice."""
 
-    def __init__(self, dims: int, coarse: int, width: int, scale: int, settings: NetworkSettings) -> None:
+    def __init__(self, dims: int, coarse: int, width: int, scale: int, settings: ConvolutionSettings) -> None:
         super().__init__()
         raised = width if settings.upsample == "deconv" else coarse
         self.upsample = _upsampling(dims, coarse, raised, scale, settings)
@@ -149,23 +155,23 @@ def linear_mode(dims: int) -> str:
     return "bilinear" if dims == 2 else "trilinear"
 
 
-def _options(width: int, settings: NetworkSettings) -> dict[str, Any]:
+def _options(width: int, settings: ConvolutionSettings) -> dict[str, Any]:
     act = ("relu", {"inplace": True})
     norm = norm_layer(settings.norm, width)
     return {"act": act, "norm": norm, "bias": settings.bias, "dropout": settings.dropout}
 
 
-def _two_convolutions(dims: int, channels: int, width: int, settings: NetworkSettings) -> nn.Module:
+def _two_convolutions(dims: int, channels: int, width: int, settings: ConvolutionSettings) -> nn.Module:
     return cast(nn.Module, TwoConv(dims, channels, width, **_options(width, settings)))
 
 
-def _upsampling(dims: int, channels: int, width: int, scale: int, settings: NetworkSettings) -> nn.Module:
+def _upsampling(dims: int, channels: int, width: int, scale: int, settings: ConvolutionSettings) -> nn.Module:
     if settings.upsample == "deconv":
         return cast(nn.Module, UpSample(dims, channels, width, scale, mode="deconv"))
     return cast(nn.Module, UpSample(dims, scale_factor=scale, mode="nontrainable", pre_conv=None, align_corners=False))
 
 
-def _neck(dims: int, channels: int, width: int, doublings: int, settings: NetworkSettings) -> nn.Module:
+def _neck(dims: int, channels: int, width: int, doublings: int, settings: ConvolutionSettings) -> nn.Module:
     options = _options(width, settings)
     layers = [Convolution(dims, channels, width, kernel_size=1, **options)]
     for _ in range(doublings):

@@ -16,7 +16,7 @@ from torch import Tensor
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.tensor_files import load_tensors
 from polyclinic.networks.presets import PRESETS, Preset
-from polyclinic.recipe import NetworkSettings
+from polyclinic.recipe import PretrainedSettings
 
 _CONVERT = "convert it to safetensors (docs/explanation/networks.md has the command)"
 _declared: list[torch.library.Library] = []
@@ -31,7 +31,7 @@ class Encoder:
     std: tuple[float, ...]
 
 
-def load_encoder(settings: NetworkSettings) -> Encoder:
+def load_encoder(settings: PretrainedSettings) -> Encoder:
     """Build ``settings.model`` and fill it; random weights come from torch's global generator."""
     timm = import_timm()
     name = settings.model
@@ -94,7 +94,7 @@ def _create(timm: Any, preset: Preset) -> Any:
     return timm.create_model(preset.architecture, pretrained=False, num_classes=0, **preset.options)
 
 
-def _read(settings: NetworkSettings, preset: Preset) -> dict[str, Tensor]:
+def _read(settings: PretrainedSettings, preset: Preset) -> dict[str, Tensor]:
     """The tensors of the user's file, with the names of the model where a prefix stands before them."""
     key = f"network.weights = '{settings.weights}'"
     how = f"{preset.obtain}{'' if 'safetensors' in preset.obtain else f', {_CONVERT}'} and name the file there"
@@ -117,7 +117,7 @@ def _read(settings: NetworkSettings, preset: Preset) -> dict[str, Tensor]:
     return named or tensors
 
 
-def _fill(model: Any, tensors: Mapping[str, Tensor], settings: NetworkSettings) -> None:
+def _fill(model: Any, tensors: Mapping[str, Tensor], settings: PretrainedSettings) -> None:
     """Copy every weight from the file; what else the file holds, such as a classifier, is left alone."""
     own: dict[str, Tensor] = model.state_dict()
     key = f"network.weights = '{settings.weights}'"

@@ -23,14 +23,16 @@ from torch import Tensor, nn
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.networks.decoder import Level, PyramidNetwork
 from polyclinic.networks.encoders import Encoder, load_encoder
+from polyclinic.networks.registry import network
 from polyclinic.networks.vit import layer_ends
-from polyclinic.recipe import NetworkSettings
+from polyclinic.recipe import PretrainedSettings
 
 
+@network("pretrained", PretrainedSettings)
 class Pretrained(PyramidNetwork):
     """``settings.model`` with the weights of ``settings.weights``, and a decoder of ``settings.width``; 2D only."""
 
-    def __init__(self, channels: int, classes: int, spatial_dims: int, settings: NetworkSettings) -> None:
+    def __init__(self, channels: int, classes: int, spatial_dims: int, settings: PretrainedSettings) -> None:
         if spatial_dims != 2:
             raise PolyclinicError(
                 "network.name = 'pretrained' is for 2D tasks, and this one is 3D; "
@@ -130,7 +132,7 @@ def choose_levels(maps: Any) -> tuple[list[int], list[Level]]:
 
 
 def _rehearse(
-    encoder: FrozenEncoder, channels: int, levels: Sequence[Level], multiple: int, settings: NetworkSettings
+    encoder: FrozenEncoder, channels: int, levels: Sequence[Level], multiple: int, settings: PretrainedSettings
 ) -> None:
     """Models that only know their own image size, or give other maps than they say, are found before any training."""
     size = 2 * multiple

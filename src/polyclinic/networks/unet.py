@@ -11,7 +11,8 @@ from monai.networks.nets.basic_unet import Down, TwoConv, UpCat
 from torch import Tensor, nn
 
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.recipe import NetworkSettings
+from polyclinic.networks.registry import network
+from polyclinic.recipe import UNetSettings
 
 
 def norm_layer(name: str, channels: int) -> tuple[str, dict[str, Any]]:
@@ -23,6 +24,7 @@ def norm_layer(name: str, channels: int) -> tuple[str, dict[str, Any]]:
     return name, {"affine": True}
 
 
+@network("unet", UNetSettings)
 class UNet(SegmentationNetwork):
     """``depth`` poolings; ``width`` channels at full resolution, doubled at every level.
 
@@ -30,14 +32,14 @@ class UNet(SegmentationNetwork):
     is interpolated and concatenated as it is. Sizes need not divide by ``2 ** depth``: the decoder pads to its skip.
     """
 
-    def __init__(self, channels: int, classes: int, spatial_dims: int, settings: NetworkSettings) -> None:
+    def __init__(self, channels: int, classes: int, spatial_dims: int, settings: UNetSettings) -> None:
         depth, width = settings.depth, settings.width
         encoder = [width * 2**level for level in range(depth + 1)]
         widths = {"input": channels} | {f"encoder{level}": encoder[level] for level in range(depth)}
         widths |= {"bottleneck": encoder[depth]} | {
             f"decoder{level}": encoder[level] for level in reversed(range(depth))
         }
-        super().__init__(channels, classes, spatial_dims, widths, multiple=2**depth)
+        super().__init__(channels, classes, spatial_dims, widths, settings.multiple)
         self.depth = depth
 
         def block(kind: Any, *sizes: int, **more: Any) -> nn.Module:

@@ -22,16 +22,18 @@ from monai.networks.layers.factories import Conv
 from torch import Tensor, nn
 
 from polyclinic.networks.decoder import Level, PyramidNetwork, linear_mode
-from polyclinic.recipe import NetworkSettings
+from polyclinic.networks.registry import network
+from polyclinic.recipe import ViTSettings
 
 
+@network("vit", ViTSettings)
 class ViT(PyramidNetwork):
     """Tokens of ``patch`` pixels along each axis; ``log2(patch)`` levels below the image's own."""
 
-    def __init__(self, channels: int, classes: int, spatial_dims: int, settings: NetworkSettings) -> None:
+    def __init__(self, channels: int, classes: int, spatial_dims: int, settings: ViTSettings) -> None:
         depth, size = int(log2(settings.patch)), settings.embedding
         levels = [Level(size, 2**level, depth - level) for level in range(1, depth + 1)]
-        super().__init__(channels, classes, spatial_dims, settings, levels, multiple=settings.patch)
+        super().__init__(channels, classes, spatial_dims, settings, levels, settings.multiple)
         self.ends = layer_ends(settings.layers, depth)
         self.embedding = PatchEmbedding(channels, size, settings.patch, spatial_dims)
         self.blocks = nn.ModuleList(

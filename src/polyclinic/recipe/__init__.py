@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from polyclinic.recipe.settings import (
-    AugmentationSettings,
-    DataSettings,
-    EngineSettings,
-    EvaluationSettings,
-    IntensitySettings,
-    NetworkSettings,
-    PolicySettings,
-    ProtocolSettings,
-    Recipe,
-    Section,
-    StrongSettings,
-    TrackingSettings,
-    TrainingSettings,
-)
+from polyclinic.recipe.augmentation import AugmentationSettings, IntensitySettings, StrongSettings
+from polyclinic.recipe.data import DataSettings
+from polyclinic.recipe.engine import EngineSettings, TrackingSettings
+from polyclinic.recipe.evaluation import EvaluationSettings, ProtocolSettings
+from polyclinic.recipe.network import NetworkSettings, PretrainedSettings, UNetSettings, ViTSettings
+from polyclinic.recipe.recipe import Recipe
+from polyclinic.recipe.section import Fraction, Positive, Section
+from polyclinic.recipe.training import PolicySettings, TrainingSettings
 
 __all__ = [
     "AugmentationSettings",
     "DataSettings",
     "EngineSettings",
     "EvaluationSettings",
+    "Fraction",
     "IntensitySettings",
     "NetworkSettings",
     "PolicySettings",
+    "Positive",
+    "PretrainedSettings",
     "ProtocolSettings",
     "Recipe",
     "Section",
     "StrongSettings",
     "TrackingSettings",
     "TrainingSettings",
+    "UNetSettings",
+    "ViTSettings",
 ]

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.wording import first_finding
 from polyclinic.recipe import Recipe
+from polyclinic.recipe.network import NETWORK_SETTINGS, NetworkSettings, UncheckedSettings, settings_class
 
 _COMMA = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)""")  # outside of quotes
 
@@ -87,16 +88,33 @@ def make_recipe(table: Mapping[str, Any], origin: str = "recipe") -> Recipe:
         raise PolyclinicError(f"{origin}: {_sentence(error)}") from error
 
 
+def with_checked_network(recipe: Recipe) -> Recipe:
+    """The recipe with its network's keys checked, if the plugin that knows them was not imported before."""
+    return recipe.model_copy(update={"network": checked_network(recipe.network)})
+
+
+def checked_network(settings: NetworkSettings) -> NetworkSettings:
+    """The settings as the class of their network has them; left alone while no class is known for the name."""
+    if not isinstance(settings, UncheckedSettings) or settings.name not in NETWORK_SETTINGS:
+        return settings
+    table = settings.model_dump()
+    _refuse_unknown_network_keys(table, "recipe")
+    try:
+        return NETWORK_SETTINGS[settings.name](**table)
+    except ValidationError as error:
+        raise PolyclinicError(f"recipe: {_sentence(error, 'network')}") from error
+
+
 def recipe_text(recipe: Recipe) -> str:
     """The resolved recipe as TOML, with every default written out."""
     import tomli_w
 
-    return tomli_w.dumps(_without_none(recipe.model_dump(mode="json")))
+    return tomli_w.dumps(_without_none(with_checked_network(recipe).model_dump(mode="json")))
 
 
-def changed_keys(one: Recipe, other: Recipe) -> list[str]:
+def changed_keys(before: Recipe, after: Recipe) -> list[str]:
     """Keys whose values differ, such as ``training.lr``."""
-    first, second = dict(_leaves(one.model_dump())), dict(_leaves(other.model_dump()))
+    first, second = (dict(_leaves(with_checked_network(recipe).model_dump())) for recipe in (before, after))
     return sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key))
 
 
@@ -142,18 +160,38 @@ def parse_value(text: str) -> Any:
 def _refuse_unknown(table: Mapping[str, Any], model: type[BaseModel], origin: str, prefix: str = "") -> None:
     for key, value in table.items():
         if key not in model.model_fields:
-            where = f"in [{prefix[:-1]}]" if prefix else "in a recipe"
-            hint = suggestion(key, model.model_fields) or f"; keys {where}: {', '.join(model.model_fields)}."
-            raise PolyclinicError(f"{origin}: unknown key '{prefix}{key}'{hint}")
+            raise _unknown_key(key, list(model.model_fields), origin, prefix)
         inner = model.model_fields[key].annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel) and isinstance(value, Mapping):
+        if not isinstance(inner, type) or not issubclass(inner, BaseModel) or not isinstance(value, Mapping):
+            continue
+        if issubclass(inner, NetworkSettings):
+            _refuse_unknown_network_keys(value, origin)
+        else:
             _refuse_unknown(value, inner, origin, f"{prefix}{key}.")
 
 
-def _sentence(error: ValidationError) -> str:
-    """The first problem of a validation, in words."""
-    found = first_finding(error, depth=2)
-    key = ".".join(str(part) for part in found.place if part in Recipe.model_fields or _is_key(part)) or "recipe"
+def _refuse_unknown_network_keys(table: Mapping[str, Any], origin: str) -> None:
+    """A key of another network is known: its class says what to do about it. An unknown network may have any."""
+    chosen = settings_class(table)
+    if chosen is UncheckedSettings:
+        return
+    known = {key for settings in NETWORK_SETTINGS.values() for key in settings.model_fields}
+    for key in table:
+        if key not in known:
+            raise _unknown_key(key, list(chosen.model_fields), origin, "network.")
+
+
+def _unknown_key(key: str, known: list[str], origin: str, prefix: str) -> PolyclinicError:
+    where = f"in [{prefix[:-1]}]" if prefix else "in a recipe"
+    hint = suggestion(key, known) or f"; keys {where}: {', '.join(known)}."
+    return PolyclinicError(f"{origin}: unknown key '{prefix}{key}'{hint}")
+
+
+def _sentence(error: ValidationError, section: str = "") -> str:
+    """The first problem of a validation, in words; ``section`` is the table that was checked, if it was one alone."""
+    found = first_finding(error, depth=1 if section else 2)
+    place = (section, *found.place) if section else found.place
+    key = ".".join(str(part) for part in place if part in Recipe.model_fields or _is_key(part)) or "recipe"
     if found.kind == "missing":
         return f"'{key}' is missing; write {key} = ... (a folder, or demo:nuclei for an embedded federation)."
     if found.kind in ("model_type", "dict_type"):
@@ -164,7 +202,7 @@ def _sentence(error: ValidationError) -> str:
 
 
 def _is_key(part: object) -> bool:
-    sections = [field.annotation for field in Recipe.model_fields.values()]
+    sections = [*NETWORK_SETTINGS.values(), *(field.annotation for field in Recipe.model_fields.values())]
     return any(isinstance(s, type) and issubclass(s, BaseModel) and part in s.model_fields for s in sections)
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from polyclinic.recipe import Recipe
+from polyclinic.recipe.network import NETWORK_SETTINGS, NetworkSettings
 from polyclinic.report.methods import component_rows, method_rows
 
 # A method has a page of its own name, except these.
@@ -49,6 +50,9 @@ def recipe_page() -> str:
     tables = [(name, f.annotation) for name, f in Recipe.model_fields.items() if _is_section(f.annotation)]
     for name, section in [("", Recipe), *tables]:
         lines += _section_table(name, section)  # type: ignore[arg-type]
+        if section is NetworkSettings:
+            for network, settings in NETWORK_SETTINGS.items():
+                lines += _section_table(name, settings, f'network.name = "{network}"')
     return "\n".join(lines)
 
 
@@ -98,12 +102,14 @@ def method_page(name: str) -> str:
     return f"methods/{METHOD_PAGES.get(name, name)}.md"
 
 
-def _section_table(name: str, section: type[BaseModel]) -> list[str]:
+def _section_table(name: str, section: type[BaseModel], only_with: str = "") -> list[str]:
+    """The keys of a table; ``only_with`` stands over those that it has for one network alone."""
     about = "" if name == "" else f" {(section.__doc__ or '').strip().splitlines()[0]}"
-    lines = [f"## {f'[{name}]' if name else 'Top level'}", *([about.strip()] if about else []), ""]
+    heading = f"### {only_with}" if only_with else f"## [{name}]" if name else "## Top level"
+    lines = [heading, *([about.strip()] if about else []), ""]
     lines += ["| key | default | values | |", "|---|---|---|---|"]
     for key, field in section.model_fields.items():
-        if _is_section(field.annotation):
+        if _is_section(field.annotation) or (only_with and key == "name"):
             continue
         default = "" if field.is_required() else f"`{_plain(field.default)}`"
         limits = [limit for constraint in field.metadata for limit in _limits(constraint)]

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from polyclinic.core.files import atomic_write, read_json, write_text
-from polyclinic.report.tables import Comparison, comparison_of, is_distance, markdown_table, metric_scale, value_text
+from polyclinic.report.tables import Comparison, comparison_of, markdown_table, metric_scale, metric_unit, value_text
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class StudyTable:
             axes.errorbar(places, means, None if still else bars, fmt=style, capsize=3, markersize=4, label=method)
         axes.set_xticks(places, values)
         axes.set_xlabel(self.key)
-        axes.set_ylabel(f"{self.metric} {'' if is_distance(self.metric) else 'in %'}".strip())
+        axes.set_ylabel(f"{self.metric}{' in %' if metric_unit(self.metric) == 'percent' else ''}")
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
         with atomic_write(path) as temporary:

@@ -16,8 +16,7 @@ from rich.table import Table
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_json
 from polyclinic.core.wording import readable_bytes
-
-_DISTANCES = ("hd95", "asd", "assd")
+from polyclinic.evaluation.metric_registry import Unit, known_metrics
 
 
 @dataclass(frozen=True)
@@ -73,9 +72,9 @@ class Comparison:
     def caption(self) -> str:
         """What the numbers are."""
         seeds = max(len(v["average"]) for v in self.values.values())
-        unit = "mean distance" if is_distance(self.metric) else "in %"
+        unit = {"percent": " in %", "distance": " mean distance", "none": ""}[metric_unit(self.metric)]
         spread = "mean ± standard deviation over" if seeds > 1 else "of"
-        return f"{self.metric} {unit}, {spread} {seeds} seed{'s' if seeds > 1 else ''}."
+        return f"{self.metric}{unit}, {spread} {seeds} seed{'s' if seeds > 1 else ''}."
 
     def to_csv(self) -> str:
         """One line a method and column, in full precision: mean, deviation, difference to the first method."""
@@ -159,18 +158,18 @@ def _in_lines(name: str, width: int) -> str:
 
 def print_run(summary: dict[str, Any]) -> None:
     """Show one run in the terminal: a row a site, a column a metric."""
-    metrics = [name for name in summary["average"] if "/" not in name]
+    columns = [name for name in summary["average"] if "/" not in name]
     shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     shown.add_column("site", overflow="fold")
-    for name in metrics:
+    for name in columns:
         shown.add_column(name, justify="right", overflow="fold")
     for site, values in summary["sites"].items():
-        shown.add_row(site, *(value_text(values.get(name), None, name) for name in metrics))
-    shown.add_row("average", *(value_text(summary["average"][name], None, name) for name in metrics))
+        shown.add_row(site, *(value_text(values.get(name), None, name) for name in columns))
+    shown.add_row("average", *(value_text(summary["average"][name], None, name) for name in columns))
     console = Console(highlight=False)
     console.print(f"{summary['method']} on {summary['federation']}, seed {summary['seed']}", markup=False)
     console.print(shown)
-    console.print(_units(metrics, summary["distances"]))
+    console.print(_units(columns, summary["distances"]))
     for part, matrix in summary.get("transfer", {}).items():
         where = "" if part == "all" else f", {part}"
         console.print(f"Dice of each site's model (row) at each site (column){where}", highlight=False)
@@ -192,10 +191,11 @@ def _shared_line(component: str, amounts: list[dict[str, float]]) -> str:
     return f"{component}: {prototypes}{size} from a site in a round"
 
 
-def _units(metrics: list[str], distances: str) -> str:
+def _units(columns: list[str], distances: str) -> str:
     """What the numbers of a run's table are."""
-    kinds = [f"distances in {distances}"] if set(metrics) & set(_DISTANCES) else []
-    return ", ".join(["overlaps in %", *kinds] if set(metrics) - set(_DISTANCES) else kinds)
+    words = {"percent": "overlaps in %", "distance": f"distances in {distances}"}
+    units = {metric_unit(name) for name in columns}
+    return ", ".join(text for unit, text in words.items() if unit in units)
 
 
 def _transfer_table(matrix: dict[str, dict[str, float | None]]) -> Table:
@@ -208,18 +208,20 @@ def _transfer_table(matrix: dict[str, dict[str, float | None]]) -> Table:
     return table
 
 
-def is_distance(metric: str) -> bool:
-    """Whether a metric, or its value for one class, is a distance."""
-    return metric.split("/")[0] in _DISTANCES
+def metric_unit(metric: str) -> Unit:
+    """The unit of a metric, or of its value for one class; none where a plugin that is not imported brought it."""
+    entry = known_metrics().get(metric.split("/")[0])
+    return "none" if entry is None else entry.unit
 
 
 def metric_scale(metric: str) -> float:
     """What a value is multiplied by for people."""
-    return 1.0 if is_distance(metric) else 100.0
+    entry = known_metrics().get(metric.split("/")[0])
+    return 1.0 if entry is None else entry.scale
 
 
 def value_text(value: float | None, deviation: float | None, metric: str) -> str:
-    """A mean and its deviation for people: overlaps in %, distances as they are."""
+    """A mean and its deviation for people: overlaps in %, all else as it is."""
     if value is None:
         return "-"
     shown = f"{value * metric_scale(metric):.2f}"

@@ -17,6 +17,7 @@ from polyclinic.data.imageset import ImageSet
 from polyclinic.data.open_federation import open_federation
 from polyclinic.data.preprocessing import resolve_size
 from polyclinic.data.sitedata import SiteData
+from polyclinic.evaluation.metric_registry import check_metrics
 from polyclinic.evaluation.protocols import ProtocolPart, protocol_parts
 from polyclinic.federation.site import require_labels
 from polyclinic.federation.workspace import Workspace, build_workspace
@@ -25,6 +26,7 @@ from polyclinic.methods.registry import Method, load_plugins
 from polyclinic.networks import SegmentationNetwork, build_network
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.changes import with_changes
+from polyclinic.recipe.files import with_checked_network
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class RunPlan:
 def plan_run(recipe: Recipe) -> RunPlan:
     """Open the recipe's federation and settle the sizes and units that the recipe left open."""
     load_plugins(recipe.plugins)
+    recipe = with_checked_network(recipe)
+    check_metrics(recipe.evaluation)
     method = parse_method(recipe.method)
     federation = open_federation(recipe.federation, recipe.data)
     prepare_process(recipe.engine.threads)

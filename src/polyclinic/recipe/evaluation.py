@@ -1,0 +1,42 @@
+"""The tables ``[evaluation]`` and ``[protocol]`` of a recipe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from polyclinic.recipe.section import Section
+
+
+class EvaluationSettings(Section):
+    """What is measured."""
+
+    metrics: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        ("dice", "iou", "precision", "sensitivity", "hd95", "asd", "assd"),
+        description="the metrics of polyclinic, all by default, and those of plugins",
+    )
+    units: Literal["auto", "pixel", "mm"] = Field(
+        "auto", description="of distances; auto: mm if the files of every site know their spacing"
+    )
+    per: Literal["auto", "image", "volume"] = Field(
+        "auto", description="slices of a volume one by one, or stacked; auto: stacked for tasks on volumes"
+    )
+    batch_size: int = Field(16, ge=1)
+    overlap: float = Field(0.5, ge=0, lt=1, description="of sliding windows")
+
+    @field_validator("metrics")
+    @classmethod
+    def _once(cls, metrics: tuple[str, ...]) -> tuple[str, ...]:
+        doubled = [metric for metric in metrics if metrics.count(metric) > 1]
+        if doubled:
+            raise ValueError(f"'{doubled[0]}' is there twice; name each metric once")
+        return metrics
+
+
+class ProtocolSettings(Section):
+    """How a method is judged."""
+
+    kind: Literal["own-test", "leave-one-site-out", "k-fold"] = "own-test"
+    folds: int = Field(5, ge=2)
+    transfer: bool = Field(False, description="also test every site's own model at every other site (one machine only)")

@@ -1,0 +1,36 @@
+"""A whole recipe. Nothing heavy is imported here, so that a wrong key is reported at once."""
+
+from __future__ import annotations
+
+from pydantic import Field, SerializeAsAny
+
+from polyclinic.recipe.augmentation import AugmentationSettings, StrongSettings
+from polyclinic.recipe.data import DataSettings
+from polyclinic.recipe.engine import EngineSettings, TrackingSettings
+from polyclinic.recipe.evaluation import EvaluationSettings, ProtocolSettings
+from polyclinic.recipe.network import NetworkSettings, UNetSettings
+from polyclinic.recipe.section import Section
+from polyclinic.recipe.training import PolicySettings, TrainingSettings
+
+
+class Recipe(Section):
+    """Everything that one run depends on."""
+
+    federation: str
+    method: str = "fedavg"
+    seed: int = Field(0, ge=0)
+    plugins: tuple[str, ...] = Field(
+        (),
+        description="Python files or modules that register methods, components, metrics, file formats, networks or "
+        "engines of your own",
+    )
+    data: DataSettings = DataSettings()
+    augmentation: AugmentationSettings = AugmentationSettings()
+    strong: StrongSettings = StrongSettings()
+    network: SerializeAsAny[NetworkSettings] = UNetSettings()
+    training: TrainingSettings = TrainingSettings()
+    protocol: ProtocolSettings = ProtocolSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    policies: PolicySettings = PolicySettings()
+    engine: EngineSettings = EngineSettings()
+    tracking: TrackingSettings = TrackingSettings()

@@ -1,0 +1,73 @@
+"""The tables ``[training]`` and ``[policies]`` of a recipe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from polyclinic.recipe.section import Positive, Section
+
+
+class TrainingSettings(Section):
+    """Local training and rounds."""
+
+    rounds: int = Field(20, ge=1)
+    local_epochs: int = Field(1, ge=1)
+    steps_per_epoch: int | None = Field(
+        None,
+        ge=1,
+        description="optimiser steps of a local epoch, the same at every site and for every method; by default a walk "
+        "over the labelled images, or (labelled + unlabelled) / (2 batch_size) steps where a method learns from both",
+    )
+    batch_size: int = Field(6, ge=1)
+    loss: Literal["dice-ce", "dice-ce-mean", "ce", "dice"] = Field(
+        "dice-ce", description="dice-ce adds both, -mean halves the sum"
+    )
+    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
+    lr: Positive = 1e-3
+    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
+    weight_decay: float = Field(0.0, ge=0)
+    schedule: Literal["constant", "cosine", "poly"] = Field(
+        "constant", description="of the learning rate over all rounds"
+    )
+    poly_power: Positive = 0.9
+    clip_gradients: Positive | None = Field(None, description="largest norm of the gradient")
+    amp: Literal["auto", "off"] = Field("auto", description="mixed precision on GPUs")
+    participation: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="share of the sites in a round (1: all of them), or their number (above 1)"
+    )
+    quorum: Annotated[float, Field(gt=0)] = Field(
+        0.5,
+        description="share of the chosen sites that must return a good update (1: all of them), or their number "
+        "(above 1)",
+    )
+    validate_every: int = Field(1, ge=1, description="rounds between validations")
+    select: Literal["best", "last"] = Field(
+        "best", description="the model that is tested; best: on validation data only"
+    )
+    patience: int | None = Field(None, ge=1, description="stop after this many validations without a better one")
+
+
+class PolicySettings(Section):
+    """What other frameworks do by accident."""
+
+    buffers: Literal["average", "keep", "largest"] = Field(
+        "average",
+        description="floating buffers: averaged, kept at the site, or the largest site's; integers are always those",
+    )
+    optimizer_state: Literal["keep", "reset"] = Field("keep", description="a site's optimiser state between rounds")
+    skipped_rounds: Literal["keep", "reset"] = Field(
+        "keep", description="what a site that skipped rounds comes back with: its old state or none"
+    )
+    absent_classes: Literal["count", "ignore"] = Field(
+        "count",
+        description="Dice loss of a class that no label of the batch holds: false positives count, or it is left out",
+    )
+    empty_masks: Literal["one-if-both-empty", "ignore", "penalise"] = Field(
+        "one-if-both-empty", description="metrics of empty masks"
+    )
+    distance_penalty: Positive | Literal["diagonal"] = Field(
+        "diagonal", description="distance when only one mask is empty"
+    )

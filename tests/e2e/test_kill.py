@@ -14,10 +14,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from interrupts import heed_interrupts
 
 import polyclinic
 from polyclinic.core.files import load_tensors
 from support import assert_same, call, write_tiny_federation, write_tiny_recipe
+
+pytestmark = pytest.mark.xdist_group("kill")  # one uninterrupted run for all
 
 ROUNDS = 4
 
@@ -40,7 +43,14 @@ def uninterrupted(recipe: Path) -> Path:
 def start(recipe: Path, out: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "polyclinic", "run", str(recipe), "--out", str(out), *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=heed_interrupts,
+    )
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

@@ -53,8 +53,9 @@ def make_handler(
     if policy is not None:
         home.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(policy)
-    own = SiteSettings(site, str(federation), str(home), str(file) if policy is not None else None, **settings)
-    return RequestHandler(own, (log if log is not None else []).append)
+    policy_file = str(file) if policy is not None else None
+    site_settings = SiteSettings(site, str(federation), str(home), policy_file, **settings)
+    return RequestHandler(site_settings, (log if log is not None else []).append)
 
 
 @dataclass
@@ -134,15 +135,15 @@ class FakeGrid:
     def pull_messages(self, identifiers: Iterable[str]) -> list[Reply]:
         self.pulls += 1
         self.on_pull(self.pulls)
-        found = []
+        replies = []
         for identifier in identifiers:
             site, request, activation = self._open[identifier]
             is_active = site in self.nodes and self.nodes[site].last_activated_at == activation
             reply = self.plays[site](request) if is_active else None
             if reply is not None:
                 del self._open[identifier]
-                found.append(reply)
-        return found
+                replies.append(reply)
+        return replies
 
 
 def handler_play(handler: RequestHandler) -> Play:

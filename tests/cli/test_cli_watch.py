@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread, Timer
+from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,6 +46,12 @@ def live(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+def during_the_pause(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Let something happen between two reads of a source, however long a read takes."""
+    clock = SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=lambda seconds: act())
+    monkeypatch.setattr(live_source, "time", clock)
+
+
 def wrong(*arguments: object) -> str:
     """The one sentence of a call that fails."""
     done = call("watch", *arguments)
@@ -67,7 +74,9 @@ def test_a_finished_run_is_shown_and_its_average(finished: Finished) -> None:
     assert json.loads(call("watch", folder, "--json").out)["average"] == summary["average"]
 
 
-def test_once(live: Path) -> None:
+def test_once(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    updated = json.loads((live / "live.json").read_text())["updated"]
+    monkeypatch.setattr(live_source, "time", SimpleNamespace(time=lambda: updated))
     done = call("watch", live, "--once")
     assert (done.code, done.err) == (0, "")
     assert "round 1/3 done, elapsed 1 min 0 s" in done.out
@@ -100,12 +109,10 @@ def test_a_run_that_stopped_ends_the_watch_with_1(live: Path) -> None:
     assert done.out.splitlines()[-1].endswith("ago: No site takes part. (go on with --resume)")
 
 
-def test_changes_are_lines_where_there_is_no_terminal(live: Path) -> None:
+def test_changes_are_lines_where_there_is_no_terminal(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     view = a_view(round=3, finished=True, average={"dice": 0.5}, lines=["hello"], said=1)
-    timer = Timer(0.4, lambda: write_json(live / "live.json", view))
-    timer.start()
+    during_the_pause(monkeypatch, lambda: write_json(live / "live.json", view))
     done = call("watch", live, "--every", "0.1")
-    timer.join()
     assert done.out.splitlines() == [
         "fedavg on tiny, engine flower",
         "round 1/3 done, validation Dice 0.500 (best 0.500 in round 1); training: north",
@@ -118,10 +125,9 @@ def test_changes_are_lines_where_there_is_no_terminal(live: Path) -> None:
 def test_a_terminal_gets_a_screen(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    timer = Timer(0.4, lambda: write_json(live / "live.json", a_view(finished=True, average={"dice": 0.5})))
-    timer.start()
+    end = a_view(finished=True, average={"dice": 0.5})
+    during_the_pause(monkeypatch, lambda: write_json(live / "live.json", end))
     done = call("watch", live, "--every", "0.1")
-    timer.join()
     assert done.code == 0
     assert "\x1b[1A" in done.out, "it renews itself"
     assert "Finished; average over sites (overlaps in %): dice 50.00" in done.out
@@ -181,15 +187,15 @@ def serving(app: Any, keys: ServerKeys | None) -> Iterator[int]:
     )
     thread = Thread(target=server.run, daemon=True)
     thread.start()
-    ends = time.monotonic() + 20
-    while not server.started and time.monotonic() < ends:
+    deadline = time.monotonic() + 120
+    while not server.started and time.monotonic() < deadline:
         time.sleep(0.02)
     assert server.started
     try:
         yield server.servers[0].sockets[0].getsockname()[1]
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
 
 
@@ -206,7 +212,9 @@ def gate(live: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
     return Gate(_nothing_else)
 
 
-def test_a_server_over_tls(live: Path, gate: Gate, keys: ServerKeys, tmp_path: Path) -> None:
+def test_a_server_over_tls(
+    live: Path, gate: Gate, keys: ServerKeys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = ("--ca", keys.ca_cert, "--token-file", live / "watch.token")
     with serving(gate, keys) as port:
         target = f"127.0.0.1:{port}"
@@ -216,10 +224,9 @@ def test_a_server_over_tls(live: Path, gate: Gate, keys: ServerKeys, tmp_path: P
         assert json.loads(call("watch", target, *options, "--json").out) == json.loads((live / "live.json").read_text())
         # Over time, to the end.
         end = a_view(finished=True, average={"dice": 0.5})
-        timer = Timer(0.4, lambda: write_json(live / "live.json", end))
-        timer.start()
-        done = call("watch", target, *options, "--every", "0.1")
-        timer.join()
+        with monkeypatch.context() as patched:
+            during_the_pause(patched, lambda: write_json(live / "live.json", end))
+            done = call("watch", target, *options, "--every", "0.1")
         assert done.code == 0
         assert done.out.splitlines()[-1] == "Finished; average over sites (overlaps in %): dice 50.00"
         # Wrong token, wrong authority, wrong name, no encryption, nothing to see.

@@ -53,7 +53,7 @@ class RealFederation:
     def __exit__(self, *_: object) -> None:
         for process in self.processes.values():
             kill_tree(process.pid)
-            process.wait(20)
+            process.wait(120)
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """A polyclinic command whose output goes to ``NAME.out``."""

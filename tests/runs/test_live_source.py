@@ -67,5 +67,5 @@ def test_a_server_that_is_gone_after_the_last_round_ends_the_watch() -> None:
 
 def test_times_are_those_of_the_servers_clock() -> None:
     assert live_source._date("Thu, 01 Jan 1970 00:01:00 GMT") == 60.0
-    assert abs(live_source._date(None) - time.time()) < 5
-    assert abs(live_source._date("soon") - time.time()) < 5
+    assert abs(live_source._date(None) - time.time()) < 60
+    assert abs(live_source._date("soon") - time.time()) < 60

@@ -213,12 +213,12 @@ def test_a_pretrained_encoder_is_the_site_s_own_file(tiny_federation: Path, tmp_
         handler.answer(with_weights("/srv/of/the/server.safetensors"))
     )
     save_file({"a": torch.zeros(1)}, tmp_path / "own.safetensors")
-    own = make_handler(tmp_path / "own", tiny_federation, encoder=str(tmp_path / "own.safetensors"))
-    assert own._with_local_settings({"network": {"weights": "/srv/x"}})["network"]["weights"] == str(
+    with_encoder = make_handler(tmp_path / "own", tiny_federation, encoder=str(tmp_path / "own.safetensors"))
+    assert with_encoder._with_local_settings({"network": {"weights": "/srv/x"}})["network"]["weights"] == str(
         tmp_path / "own.safetensors"
     )
-    assert own._with_local_settings({"network": {"weights": "random"}})["network"]["weights"] == "random"
-    assert "weights" not in own._with_local_settings({"network": {}})["network"]
+    assert with_encoder._with_local_settings({"network": {"weights": "random"}})["network"]["weights"] == "random"
+    assert "weights" not in with_encoder._with_local_settings({"network": {}})["network"]
 
 
 def test_everything_that_leaves_is_in_the_audit_log(tiny_federation: Path, tmp_path: Path) -> None:
@@ -316,17 +316,17 @@ def test_served_bytes_are_the_answer(tiny_federation: Path, tmp_path: Path) -> N
 
 def test_images_that_change_within_a_run_stop_the_site_and_no_other_run(tiny_federation: Path, tmp_path: Path) -> None:
     """What trained in one round could else be tested at the end of the same run."""
-    own = tmp_path / "federation"
-    shutil.copytree(tiny_federation, own)
-    recipe = png_recipe(own)
+    folder = tmp_path / "federation"
+    shutil.copytree(tiny_federation, folder)
+    recipe = png_recipe(folder)
     federation, resolved = open_for(recipe)
     broadcast = Broadcast(0, dict(build_workspace(resolved, federation.task).initial_exchanged))
-    handler = make_handler(tmp_path / "home", own, device="cpu")
+    handler = make_handler(tmp_path / "home", folder, device="cpu")
     assert isinstance(handler.answer(request_for("train", recipe, broadcast)), Update)
-    image = next((own / "north" / "images").iterdir())
+    image = next((folder / "north" / "images").iterdir())
     for kind in ("images", "labels"):
-        shutil.copy(own / "north" / kind / image.name, own / "north" / kind / f"added-later{image.suffix}")
-    again = make_handler(tmp_path / "home", own, device="cpu")
+        shutil.copy(folder / "north" / kind / image.name, folder / "north" / kind / f"added-later{image.suffix}")
+    again = make_handler(tmp_path / "home", folder, device="cpu")
     reply = again.answer(request_for("train", recipe, replace(broadcast, round=1)))
     assert isinstance(reply, Failure)
     assert "have changed since this run began" in reply.reason

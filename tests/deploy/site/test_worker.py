@@ -126,4 +126,4 @@ def test_the_worker_ends_when_its_owner_is_killed(running: Running) -> None:
     """The last test of this worker. The owner is not waited for: a process that ended and was not asked is no owner."""
     assert running.worker.poll() is None
     os.kill(running.owner.pid, signal.SIGKILL)
-    assert running.worker.wait(20) == 0
+    assert running.worker.wait(120) == 0

@@ -37,7 +37,7 @@ def call(home: Path, listener: Listener) -> tuple[dict[str, bytes], dict[str, An
     with WorkerAddress(home).connect() as connection:
         send(connection, {"weights": b"\x00" * 100_000, "shared/a": b""}, {"round": 1})
         answer = receive(connection)
-    thread.join(10)
+    thread.join(60)
     return answer
 
 
@@ -73,7 +73,7 @@ def test_a_restart_gives_a_new_secret_and_the_old_one_opens_nothing(tmp_path: Pa
     thread = echo(second, errors)
     with pytest.raises(AuthenticationError):
         Client((tmp_path / "worker.path").read_text(), family="AF_UNIX", authkey=old.encode())
-    thread.join(10)
+    thread.join(60)
     assert len(errors) == 1
     assert call(tmp_path, second)[1] == {"round": 1, "heard": True}
     second.close()

@@ -33,7 +33,7 @@ import polyclinic
 from polyclinic.core.version import installed_versions
 from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor, ListenAddress
 from polyclinic.deploy.keys.key_folders import ServerKeys, make_demo_keys
-from polyclinic.deploy.processes import call, end, environment, free_port, program, start
+from polyclinic.deploy.processes import environment, free_port, program, run_program, start, stop
 from polyclinic.exchange.serialization import encode
 from polyclinic.federation.observer import Observer
 from polyclinic.runs.folder import RunFolder
@@ -128,20 +128,22 @@ def flower_alone(size: int, rounds: int, folder: Path) -> float:
         f'[tool.flwr.app.config]\nsize = {size}\nrounds = {rounds}\nout = "{out}"\n'
     )
     keys = make_demo_keys(folder / "keys", list(SITES), ["127.0.0.1"])
-    place = ListenAddress("127.0.0.1", free_port(), keys.folder)
-    with ExitStack() as stack, CoordinatorSupervisor(folder / "link", place, Observer()) as coordinator:
+    address = ListenAddress("127.0.0.1", free_port(), keys.folder)
+    with ExitStack() as stack, CoordinatorSupervisor(folder / "link", address, Observer()) as coordinator:
         coordinator.accept_sites(SITES)
         for site in SITES:
             own = folder / "keys" / "hospitals" / site
             log = stack.enter_context((folder / f"{site}.log").open("wb"))
             node = start(
                 [program("flower-supernode"), "--root-certificates", str(ServerKeys(keys.folder).ca_cert),
-                 "--auth-supernode-private-key", str(own / f"{site}.key"), "--superlink", place.local,
+                 "--auth-supernode-private-key", str(own / f"{site}.key"), "--superlink", address.local,
                  "--host", "127.0.0.1", "--port", str(free_port())],
                 environment(folder / site), log,
             )  # fmt: skip
-            stack.callback(end, node)
-        call([program("flwr"), "run", str(app), "polyclinic"], environment(coordinator.home), "the bare app")
+            stack.callback(stop, node)
+        run_program(
+            [program("flwr"), "run", str(app), "polyclinic"], environment(coordinator.files.home), "the bare app"
+        )
         ends = time.monotonic() + 60 + 60 * rounds
         while not out.exists():
             if time.monotonic() > ends:

@@ -1,4 +1,4 @@
-"""Desks of sites, and a Flower grid that is played, without a process or a socket."""
+"""Request handlers of sites, and a Flower grid that is played, without a process or a socket."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.supercore.task_identity import TaskIdentity
 
+from polyclinic.data.splits import Split
 from polyclinic.deploy.site.request_handler import RequestHandler
 from polyclinic.deploy.site.settings import SiteSettings
 from polyclinic.engines.flower.records import from_records, to_records
-from polyclinic.exchange.messages import Message, to_tensors
+from polyclinic.evaluation.protocols import protocol_parts
+from polyclinic.exchange.messages import Broadcast, Failure, Message, to_tensors
 from polyclinic.exchange.request import Request
 from polyclinic.exchange.serialization import decode, encode
+from polyclinic.federation.site import Site
+from polyclinic.federation.store import SiteStore
+from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.recipe import Recipe
-from polyclinic.recipe.files import make_recipe
+from polyclinic.recipe.files import make_recipe, recipe_text
+from polyclinic.runs.plan import open_for, prepare_items, site_data
 
 OPEN = 'minimum_images = 1\nper_case_metrics = "named"\n'
 
@@ -37,7 +44,7 @@ def png_recipe(federation: str | Path, method: str = "fedavg", **sections: Any) 
     return make_recipe(table)
 
 
-def make_desk(
+def make_handler(
     home: Path, federation: Path, site: str = "north", policy: str | None = OPEN, log: list[str] | None = None,
     **settings: Any,
 ) -> RequestHandler:  # fmt: skip
@@ -46,8 +53,9 @@ def make_desk(
     if policy is not None:
         home.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(policy)
-    own = SiteSettings(site, str(federation), str(home), str(file) if policy is not None else None, **settings)
-    return RequestHandler(own, (log if log is not None else []).append)
+    policy_file = str(file) if policy is not None else None
+    site_settings = SiteSettings(site, str(federation), str(home), policy_file, **settings)
+    return RequestHandler(site_settings, (log if log is not None else []).append)
 
 
 @dataclass
@@ -127,17 +135,45 @@ class FakeGrid:
     def pull_messages(self, identifiers: Iterable[str]) -> list[Reply]:
         self.pulls += 1
         self.on_pull(self.pulls)
-        found = []
+        replies = []
         for identifier in identifiers:
-            site, request, life = self._open[identifier]
-            lives = site in self.nodes and self.nodes[site].last_activated_at == life
-            reply = self.plays[site](request) if lives else None
+            site, request, activation = self._open[identifier]
+            is_active = site in self.nodes and self.nodes[site].last_activated_at == activation
+            reply = self.plays[site](request) if is_active else None
             if reply is not None:
                 del self._open[identifier]
-                found.append(reply)
-        return found
+                replies.append(reply)
+        return replies
 
 
-def desk_play(desk: RequestHandler) -> Play:
+def handler_play(handler: RequestHandler) -> Play:
     """A site that is a real one."""
-    return lambda request: carried(desk.answer(request))
+    return lambda request: carried(handler.answer(request))
+
+
+def site_in_process(recipe: Recipe, name: str, part: str, folder: Path) -> tuple[Site, Workspace, Split]:
+    """The same site in one process, from a folder that holds all sites."""
+    federation, resolved = open_for(recipe)
+    resolved = resolved.model_copy(update={"evaluation": recipe.evaluation})
+    workspace = build_workspace(resolved, federation.task)
+    (protocol_part,) = [p for p in protocol_parts(federation, resolved, workspace.method.all_labels) if p.name == part]
+    images = prepare_items(federation, resolved, protocol_part.items(federation, name))
+    return Site(site_data(name, images, protocol_part), SiteStore(folder)), workspace, protocol_part.split
+
+
+def request_for(
+    act: Any, recipe: Recipe, broadcast: Broadcast | None = None, part: str = "all", split: str = ""
+) -> Request:
+    broadcast = broadcast or Broadcast(0, initial_weights(recipe))
+    return Request(act, "run-1", part, recipe_text(recipe), split, split == "test", broadcast)
+
+
+def initial_weights(recipe: Recipe) -> dict[str, torch.Tensor]:
+    federation, resolved = open_for(recipe)
+    return dict(build_workspace(resolved, federation.task).initial_exchanged)
+
+
+def reason_of(reply: object) -> str:
+    assert isinstance(reply, Failure), reply
+    assert reply.details == ""
+    return reply.reason

@@ -1,4 +1,4 @@
-"""One real federation, many runs: does Flower give the weights that one process gives? A tool for tests.
+"""One real federation, many runs: compares the weights of the Flower engine with those of one process.
 
 ``python tests/e2e/agreement.py OUT.md`` asks for every registered method and writes down the answers.
 """
@@ -21,8 +21,9 @@ from polyclinic.deploy.coordinator.launch import Launch, run_name
 from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor, ListenAddress
 from polyclinic.deploy.keys.key_folders import make_demo_keys
 from polyclinic.deploy.processes import free_port
+from polyclinic.deploy.site.server_connection import ServerConnection
 from polyclinic.deploy.site.settings import SiteSettings
-from polyclinic.deploy.site.supervisor import ServerConnection, SiteSupervisor
+from polyclinic.deploy.site.supervisor import SiteSupervisor
 from polyclinic.federation.observer import Observer
 from polyclinic.methods.registry import methods
 from polyclinic.recipe.files import load_recipe, recipe_text
@@ -33,7 +34,7 @@ ROUNDS = 2
 
 
 class Agreement:
-    """A server and two hospitals with TLS and keys on 127.0.0.1, kept for as many runs as are asked for."""
+    """A server and two sites with TLS and keys on 127.0.0.1, kept for as many runs as are asked for."""
 
     def __init__(self, folder: Path) -> None:
         from support import write_tiny_federation, write_tiny_recipe
@@ -42,13 +43,13 @@ class Agreement:
         federation = write_tiny_federation(folder / "federation")
         self.recipe = write_tiny_recipe(folder / "recipe.toml", federation)
         self.recipe.write_text(self.recipe.read_text() + "[data]\nsize = [16, 16]\n")
-        self.hospitals: list[SiteSupervisor] = []
+        self.supervisors: list[SiteSupervisor] = []
 
     def __enter__(self) -> Agreement:
         with ExitStack() as stack:
             keys = make_demo_keys(self.folder / "keys", list(SITES), ["127.0.0.1"])
-            place = ListenAddress("127.0.0.1", free_port(), keys.folder)
-            self.coordinator = stack.enter_context(CoordinatorSupervisor(self.folder / "server", place, Observer()))
+            address = ListenAddress("127.0.0.1", free_port(), keys.folder)
+            self.coordinator = stack.enter_context(CoordinatorSupervisor(self.folder / "server", address, Observer()))
             self.coordinator.accept_sites(SITES)
             policy = self.folder / "policy.toml"
             policy.write_text('minimum_images = 1\nper_case_metrics = "named"\n')
@@ -56,9 +57,9 @@ class Agreement:
                 settings = SiteSettings(
                     site, str(self.folder / "federation"), str(self.folder / "sites" / site), str(policy)
                 )
-                own = self.folder / "keys" / "hospitals" / site
-                line = ServerConnection(place.local, own / f"{site}.key", own / "ca.crt")
-                self.hospitals.append(stack.enter_context(SiteSupervisor(settings, line, lambda _: None)))
+                site_keys = self.folder / "keys" / "hospitals" / site
+                connection = ServerConnection(address.local, site_keys / f"{site}.key", site_keys / "ca.crt")
+                self.supervisors.append(stack.enter_context(SiteSupervisor(settings, connection, lambda _: None)))
             self._stack = stack.pop_all()
         return self
 
@@ -68,30 +69,31 @@ class Agreement:
     def difference(self, method: str) -> str:
         """What differs between the two engines after two rounds, in words; empty if nothing does."""
         overrides = [f"training.rounds={ROUNDS}", f"training.validate_every={ROUNDS}"]
-        name = method.replace("/", "-")
+        name = method.replace("/", "-").replace("+", "-")
         reference = self.folder / "inprocess" / name
         polyclinic.run(self.recipe, out=reference, method=method, overrides=overrides)
         out = self.folder / "flower" / name
         recipe = load_recipe(self.recipe, [*overrides, "engine.name=flower"], method=method)
-        plan = Launch(run_name(out), recipe_text(recipe), SITES, "federation")
-        self.coordinator.serve(plan, out, check=self._look_after)
+        launch = Launch(run_name(out), recipe_text(recipe), SITES, "federation")
+        self.coordinator.serve(launch, out, on_poll=self._poll_sites)
         for event in RunFolder(out).events():
             if event["refused"]:
                 return f"round {event['round'] + 1}: {event['refused']}"
         for file in ("server", "best"):
-            one, other = (load_tensors(f / "checkpoints/all" / f"{file}.safetensors") for f in (out, reference))
-            if one[0].keys() != other[0].keys() or one[1] != other[1]:
+            paths = (folder / "checkpoints/all" / f"{file}.safetensors" for folder in (out, reference))
+            (tensors, about), (expected, about_expected) = map(load_tensors, paths)
+            if tensors.keys() != expected.keys() or about != about_expected:
                 return f"{file}: other tensors or other plain data"
-            wrong = [key for key in one[0] if not torch.equal(one[0][key], other[0][key])]
+            wrong = [key for key in tensors if not torch.equal(tensors[key], expected[key])]
             if wrong:
-                return f"{file}: {len(wrong)} of {len(one[0])} tensors differ, first {wrong[0]}"
+                return f"{file}: {len(wrong)} of {len(tensors)} tensors differ, first {wrong[0]}"
         if (out / "cases.csv").read_text() != (reference / "cases.csv").read_text():
             return "cases.csv differs"
         return ""
 
-    def _look_after(self) -> None:
-        for hospital in self.hospitals:
-            hospital.look()
+    def _poll_sites(self) -> None:
+        for supervisor in self.supervisors:
+            supervisor.poll()
 
 
 def record(path: Path) -> bool:
@@ -102,19 +104,19 @@ def record(path: Path) -> bool:
         for name in asked:
             started = time.monotonic()
             try:
-                said = agreement.difference(name)
+                difference = agreement.difference(name)
             except Exception as error:
-                said = f"{type(error).__name__}: {error}"
-            fine &= not said
-            lines.append(f"| {name} | {said or 'the same, bit for bit'} |")
-            print(f"{name}: {said or 'same'} ({time.monotonic() - started:.0f} s)", flush=True)
-    found = installed_versions()
-    about = ", ".join(f"{key} {found[key]}" for key in ("polyclinic", "torch", "flwr", "python"))
+                difference = f"{type(error).__name__}: {error}"
+            fine &= not difference
+            lines.append(f"| {name} | {difference or 'the same, bit for bit'} |")
+            print(f"{name}: {difference or 'same'} ({time.monotonic() - started:.0f} s)", flush=True)
+    versions = installed_versions()
+    about = ", ".join(f"{key} {versions[key]}" for key in ("polyclinic", "torch", "flwr", "python"))
     pooled = ", ".join(name for name, method in methods().items() if method.pooled)
     path.write_text(
         "# Do the engines agree?\n\n"
         "Made by `make test-engines`: the in-process engine and a Flower federation (a server "
-        f"and two hospitals in processes of their own, TLS and keys, 127.0.0.1) after {ROUNDS} rounds on a tiny "
+        f"and two sites in processes of their own, TLS and keys, 127.0.0.1) after {ROUNDS} rounds on a tiny "
         f"federation, one thread, {platform.machine()}; {about}. Compared are all tensors of the last and the best "
         f"checkpoint and every value of `cases.csv`. Left out, because all images are in one place: {pooled}.\n\n"
         "| method | weights |\n|---|---|\n" + "\n".join(lines) + "\n",

@@ -1,4 +1,4 @@
-"""A plugin for tests: the component ``holding`` stops a site's round until a file allows it to go on."""
+"""A plugin for tests: the component ``holding`` stops a site in a round until a file lets it go on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HoldingSettings(ComponentSettings):
 
 @component
 class Holding(Component):
-    """Site ``site`` writes ``at-ROUND`` when it begins that round and waits for ``go``."""
+    """Site ``site`` writes ``at-ROUND`` when it starts a round from ``round`` on, and waits for ``go-ROUND``."""
 
     name: ClassVar[str] = "holding"
     level: ClassVar[Level] = "objective"
@@ -30,9 +30,10 @@ class Holding(Component):
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:
         folder = Path(self.settings.folder)
-        if site.site != self.settings.site or site.round != self.settings.round or (folder / "go").exists():
+        go = folder / f"go-{site.round}"
+        if site.site != self.settings.site or site.round < self.settings.round or go.exists():
             return
         (folder / f"at-{site.round}").touch()
-        ends = time.monotonic() + 200
-        while not (folder / "go").exists() and time.monotonic() < ends:
+        deadline = time.monotonic() + 600
+        while not go.exists() and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Hospitals as real processes with TLS and keys: they agree with one process, and nothing they do stops the others."""
+"""Server and sites as real processes with TLS and keys: kills, a malicious site, a stranger, a policy."""
 
 from __future__ import annotations
 
@@ -18,66 +18,58 @@ from polyclinic.runs.folder import RunFolder
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyclinic[flower]'")
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
 
-from hospitals import POLICY, Hospitals, descendants, kill_tree  # noqa: E402
+from real_federation import POLICY, RealFederation, descendants, kill_tree  # noqa: E402
 
 HERE = Path(__file__).parent
 
 
-def held(federation: Hospitals, round_number: int) -> list[str]:
-    """Arguments of a run in which north stops at a round until the file ``go`` is there."""
+def held(federation: RealFederation, first: int, rounds: int) -> list[str]:
+    """Arguments of a run in which north stops at round ``first`` and each later one until ``go-ROUND`` is there."""
     plugin = str(HERE / "holding.py")
     for site in federation.sites:
         (federation.folder / site / "policy.toml").write_text(f'{POLICY}plugins = ["{plugin}"]\n')
     folder = federation.folder / "hold"
     folder.mkdir()
-    method = f"fedbn+holding(folder={folder},site=north,round={round_number})"
-    return ["--method", method, "--set", f'plugins=["{plugin}"]', "--set", "training.rounds=2"]
+    method = f"fedbn+holding(folder={folder},site=north,round={first})"
+    return ["--method", method, "--set", f'plugins=["{plugin}"]', "--set", f"training.rounds={rounds}"]
 
 
-def test_a_site_that_dies_mid_round_comes_back_and_nothing_is_lost(tmp_path: Path) -> None:
-    with Hospitals(tmp_path) as federation:
-        arguments = held(federation, 1)
-        for site in federation.sites:
-            federation.site(site)
-        federation.server("run", *arguments)
-        federation.wait_for((tmp_path / "hold" / "at-1").exists)
-        kill_tree(federation.processes["north"].pid)
-        federation.processes["north"].wait(20)
-        (tmp_path / "hold" / "go").touch()
-        federation.site("north")
-        said = federation.finish()
-        assert "north is back; sending its task again" in said
-        federation.same_as_in_process("run", *arguments)
-        assert not any(event["refused"] for event in RunFolder(tmp_path / "run").events())
-        assert len(list(read_audit(tmp_path / "north" / "home" / "audit.jsonl"))) >= 5, "the chain goes on after a kill"
-
-
-def test_a_server_that_is_killed_resumes_to_the_same_weights_and_sites_reconnect(tmp_path: Path) -> None:
-    with Hospitals(tmp_path) as federation:
-        arguments = held(federation, 1)
+def test_a_site_and_then_the_server_are_killed_mid_round_and_nothing_is_lost(tmp_path: Path) -> None:
+    with RealFederation(tmp_path) as federation:
+        arguments = held(federation, 1, 3)
         for site in federation.sites:
             federation.site(site)
         server = federation.server("run", *arguments)
+        # The site dies in the second round and comes back.
         federation.wait_for((tmp_path / "hold" / "at-1").exists)
+        kill_tree(federation.processes["north"].pid)
+        federation.processes["north"].wait(60)
+        (tmp_path / "hold" / "go-1").touch()
+        federation.site("north")
+        # The server dies in the third round and resumes.
+        federation.wait_for((tmp_path / "hold" / "at-2").exists)
+        assert "north is back; sending its task again" in federation.output("server")
         kill_tree(server.pid)
-        server.wait(20)
-        (tmp_path / "hold" / "go").touch()
-        assert load_tensors(tmp_path / "run" / "checkpoints" / "all" / "server.safetensors")[1]["round"] == 1
+        server.wait(60)
+        (tmp_path / "hold" / "go-2").touch()
+        assert load_tensors(tmp_path / "run" / "checkpoints" / "all" / "server.safetensors")[1]["round"] == 2
         federation.server("run", *arguments, "--resume")
-        said = federation.finish()
-        assert "resumed after round 1 of 2" in said
+        assert "resumed after round 2 of 3" in federation.finish()
         federation.same_as_in_process("run", *arguments)
-        assert [event["round"] for event in RunFolder(tmp_path / "run").events()] == [0, 1]
+        events = RunFolder(tmp_path / "run").events()
+        assert [event["round"] for event in events] == [0, 1, 2]
+        assert not any(event["refused"] for event in events)
+        assert len(list(read_audit(tmp_path / "north" / "home" / "audit.jsonl"))) >= 5, "the chain goes on after a kill"
 
 
 def test_a_malicious_site_is_refused_by_name_round_after_round(tmp_path: Path) -> None:
-    with Hospitals(tmp_path, ("mallory", "north", "south")) as federation:
+    with RealFederation(tmp_path, ("mallory", "north", "south")) as federation:
         (tmp_path / "open.toml").write_text(POLICY)
-        own = federation.keys / "hospitals" / "mallory"
+        site_keys = federation.keys / "hospitals" / "mallory"
         with (tmp_path / "mallory.out").open("wb") as out:
             federation.processes["mallory"] = subprocess.Popen(
-                [sys.executable, str(HERE / "evil_site.py"), "mallory", "mallory/data", "mallory/home",
-                 f"127.0.0.1:{federation.port}", str(own / "mallory.key"), str(own / "ca.crt")],
+                [sys.executable, str(HERE / "malicious_site.py"), "mallory", "mallory/data", "mallory/home",
+                 f"127.0.0.1:{federation.port}", str(site_keys / "mallory.key"), str(site_keys / "ca.crt")],
                 stdout=out, stderr=out, cwd=tmp_path, start_new_session=True,
             )  # fmt: skip
         federation.site("north")
@@ -103,7 +95,7 @@ def test_a_malicious_site_is_refused_by_name_round_after_round(tmp_path: Path) -
 
 
 def test_a_stranger_is_turned_away_and_a_policy_is_obeyed(tmp_path: Path) -> None:
-    with Hospitals(tmp_path, ("north", "south", "west")) as federation:
+    with RealFederation(tmp_path, ("north", "south", "west")) as federation:
         (tmp_path / "south" / "policy.toml").write_text('methods = ["fedavg"]\nminimum_images = 1\n')
         (tmp_path / "west" / "policy.toml").write_text("minimum_images = 1\n")
         shutil.copytree(tmp_path / "north" / "data" / "north", tmp_path / "stranger" / "data" / "stranger")
@@ -113,7 +105,7 @@ def test_a_stranger_is_turned_away_and_a_policy_is_obeyed(tmp_path: Path) -> Non
         federation.server("run", "--method", "fedbn", *(text for rule in rules for text in ("--set", rule)))
         federation.site("north")
         federation.site("south")
-        federation.wait_for(lambda: "connected" in federation.said("north"))
+        federation.wait_for(lambda: "connected" in federation.output("north"))
         federation.site("stranger", "--give-up", "1")
         assert "does not accept the key of site 'stranger'" in federation.finish("stranger", code=2)
         federation.site("west")  # the server has waited for it
@@ -140,5 +132,5 @@ def test_a_stranger_is_turned_away_and_a_policy_is_obeyed(tmp_path: Path) -> Non
         family = descendants(site.pid)
         assert len(family) >= 2, "a worker, and a SuperNode while a server is there"
         site.send_signal(signal.SIGINT)
-        assert site.wait(30) == 130
-        federation.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), 30)
+        assert site.wait(120) == 130
+        federation.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), 120)

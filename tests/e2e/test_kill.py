@@ -14,10 +14,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from interrupts import heed_interrupts
 
 import polyclinic
 from polyclinic.core.tensor_files import load_tensors
 from support import assert_same, call, write_tiny_federation, write_tiny_recipe
+
+pytestmark = pytest.mark.xdist_group("kill")  # one uninterrupted run for all
 
 ROUNDS = 4
 
@@ -40,11 +43,18 @@ def uninterrupted(recipe: Path) -> Path:
 def start(recipe: Path, out: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "polyclinic", "run", str(recipe), "--out", str(out), *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=heed_interrupts,
+    )
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not condition():
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
@@ -109,7 +119,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(recipe: Path, uninterrupted: Pa
     process = start(recipe, run)
     wait_until(lambda: len(rounds_in_record(run)) >= 1, process)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "Traceback" not in err
     lines = err.strip().splitlines()

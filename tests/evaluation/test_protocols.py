@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.data.federation import Federation, open_federation
+from polyclinic.data.federation import Federation
+from polyclinic.data.open_federation import open_federation
 from polyclinic.evaluation.protocols import part_names, protocol_parts, site_part, split_files, whole_part
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import make_recipe

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flower_support import OPEN, FakeGrid, desk_play, make_desk, png_recipe
+from flower_support import OPEN, FakeGrid, handler_play, make_handler, png_recipe
 from polyclinic import run
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.tensor_files import load_tensors
@@ -66,10 +66,10 @@ def execute(
 ) -> dict[str, Any]:  # fmt: skip
     """A run whose sites are desks behind a played grid; the same folder again means resuming."""
     desks = {
-        site: make_desk(folder / "homes" / site, (data or {}).get(site, federation), site, policy, device="cpu")
+        site: make_handler(folder / "homes" / site, (data or {}).get(site, federation), site, policy, device="cpu")
         for site in sites
     }
-    grid: Any = FakeGrid({site: desk_play(desk) for site, desk in desks.items()})
+    grid: Any = FakeGrid({site: handler_play(desk) for site, desk in desks.items()})
     run_folder = RunFolder(folder / "run")
     run_folder.path.mkdir(parents=True, exist_ok=True)
     everyone = Observers([EventRecorder(run_folder), *([observer] if observer else [])])

@@ -30,18 +30,18 @@ def audit(
     table = Table(box=None, header_style="bold")
     for column in ("time", "run", "part", "round", "what", "tensors", "bytes"):
         table.add_column(column, no_wrap=True)
-    for one in entries:
-        number = "" if one["round"] is None or one["round"] < 0 else str(one["round"] + 1)
-        when = one["time"][:19].replace("T", " ")
-        count, size = str(len(one["tensors"])), f"{one['bytes']:,}"
-        table.add_row(when, one["run"], one["part"], number, one["kind"], count, size)
+    for entry in entries:
+        number = "" if entry["round"] is None or entry["round"] < 0 else str(entry["round"] + 1)
+        when = entry["time"][:19].replace("T", " ")
+        count, size = str(len(entry["tensors"])), f"{entry['bytes']:,}"
+        table.add_row(when, entry["run"], entry["part"], number, entry["kind"], count, size)
         if tensors:
-            for tensor in one["tensors"]:
+            for tensor in entry["tensors"]:
                 shape = "x".join(map(str, tensor["shape"])) or "scalar"
                 table.add_row("", "", "", "", f"  {tensor['name']}", shape, f"{tensor['bytes']:,} {tensor['sha256']}")
     # Whole numbers and hashes, also in a pipe or a narrow window: a line may then be broken, but nothing is cut off.
     Console(highlight=False, width=max(Console().width, 220 if tensors else 110)).print(table)
-    total = sum(one["bytes"] for one in entries)
+    total = sum(entry["bytes"] for entry in entries)
     typer.echo(f"{len(entries)} messages, {total:,} bytes; the chain of the log is whole.")
     if entries:
         typer.echo(f"It ends with {end_of_chain(file)}; kept elsewhere, that shows whether lines were cut off later.")

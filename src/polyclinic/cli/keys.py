@@ -46,17 +46,17 @@ def server(
 
     Run it again to renew the server's certificate: the authority stays, and hospitals have nothing to change.
     """
-    made = make_server_keys(folder, host.split(","), days)
-    keys = made.keys
-    if made.new_authority:
+    report = make_server_keys(folder, host.split(","), days)
+    keys = report.keys
+    if report.new_authority:
         typer.echo(f"Made the certificate authority {keys.ca_cert}. Keep a copy of {keys.ca_key} in a safe place.")
     else:
         typer.echo(f"Kept the certificate authority {keys.ca_cert}.")
-    verb = "Renewed" if made.renewed else "Made"
+    verb = "Renewed" if report.renewed else "Made"
     typer.echo(
-        f"{verb} the server's certificate {keys.cert}, until {made.expires:%Y-%m-%d}, for {', '.join(made.hosts)}."
+        f"{verb} the server's certificate {keys.cert}, until {report.expires:%Y-%m-%d}, for {', '.join(report.hosts)}."
     )
-    if made.renewed:
+    if report.renewed:
         typer.echo("Restart the server to use it.")
     else:
         typer.echo(f"Next: send {keys.ca_cert} to every hospital. All .key files stay here.")
@@ -119,11 +119,10 @@ def list_keys(folder: FolderArgument, json_output: JsonOption = False) -> None:
         typer.echo(json.dumps({"certificates": certificates, "sites": sites, "warnings": warnings}, indent=2))
         return
     console = Console(highlight=False, markup=False)
-    for one in certificates:
-        hosts = f", for {', '.join(one['hosts'])}" if one["hosts"] else ""
-        console.print(
-            f"{one['file']}: until {one['expires'][:10]}, {one['days_left']} days left{hosts}", soft_wrap=True
-        )
+    for certificate in certificates:
+        hosts = f", for {', '.join(certificate['hosts'])}" if certificate["hosts"] else ""
+        until = f"until {certificate['expires'][:10]}, {certificate['days_left']} days left{hosts}"
+        console.print(f"{certificate['file']}: {until}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("site", overflow="fold", min_width=8)
     table.add_column("curve", no_wrap=True)
@@ -160,16 +159,17 @@ def _certificate(path: Path) -> dict[str, Any]:
 
 
 def _warnings(keys: ServerKeys, certificates: list[dict[str, Any]]) -> list[str]:
-    found = []
-    for one in certificates:
-        if one["days_left"] >= _WARN_DAYS:
+    warnings = []
+    for certificate in certificates:
+        file, days = certificate["file"], certificate["days_left"]
+        if days >= _WARN_DAYS:
             continue
-        when = "has expired" if one["days_left"] < 0 else f"expires in {one['days_left']} days"
-        what = "renew it with 'polyclinic keys server'"
-        if one["file"] == str(keys.ca_cert):
-            what = "make the keys in a new folder and send its ca.crt to every hospital"
-        found.append(f"{one['file']} {when}; {what}.")
+        when = "has expired" if days < 0 else f"expires in {days} days"
+        advice = "renew it with 'polyclinic keys server'"
+        if file == str(keys.ca_cert):
+            advice = "make the keys in a new folder and send its ca.crt to every hospital"
+        warnings.append(f"{file} {when}; {advice}.")
     for path in (keys.ca_key, keys.key):
         if os.name == "posix" and path.exists() and path.stat().st_mode & 0o077:
-            found.append(f"{path} can be read by others; run: chmod 600 {path}")
-    return found
+            warnings.append(f"{path} can be read by others; run: chmod 600 {path}")
+    return warnings

@@ -48,8 +48,8 @@ def site(
         raise PolyclinicError(f"--server {server}: expected HOST:PORT, such as fed.example.org:8443.")
     from polyclinic.deploy.keys.key_folders import check_site_name
     from polyclinic.deploy.site.run_site import federation_of, run_site
+    from polyclinic.deploy.site.server_connection import ServerConnection
     from polyclinic.deploy.site.settings import SiteSettings
-    from polyclinic.deploy.site.supervisor import ServerConnection
     from polyclinic.deploy.site.worker_client import default_home
 
     check_site_name(name)
@@ -58,9 +58,9 @@ def site(
         name, str(federation_of(data, name, folder)), str(folder), str(policy.resolve()) if policy else None, device,
         str(encoder.resolve()) if encoder else None,
     )  # fmt: skip
-    line = ServerConnection(server, None if insecure else key, None if insecure else ca)
+    connection = ServerConnection(server, None if insecure else key, None if insecure else ca)
     try:
-        run_site(settings, line, lambda text: typer.echo(text, err=True), give_up)
+        run_site(settings, connection, lambda text: typer.echo(text, err=True), give_up)
     except KeyboardInterrupt:
         typer.echo("Stopped. The site's memory is kept; start it again at any time.", err=True)
         raise typer.Exit(130) from None

@@ -46,40 +46,41 @@ def watch(
     if insecure:
         typer.echo("warning: --insecure: the token and the view travel without encryption.", err=True)
     try:
-        seen = source.read()
+        snapshot = source.read()
         console = Console(highlight=False)
         if json_output:
-            typer.echo(json.dumps(seen.view, indent=2))
+            typer.echo(json.dumps(snapshot.view, indent=2))
         elif once:
-            console.print(screen(seen.view, seen.now))
+            console.print(screen(snapshot.view, snapshot.now))
         else:
-            views = follow(source, seen, every)
-            last = _on_screen(views, console) if console.is_terminal and not console.is_dumb_terminal else _lines(views)
+            snapshots = follow(source, snapshot, every)
+            has_screen = console.is_terminal and not console.is_dumb_terminal
+            last = _show_on_screen(snapshots, console) if has_screen else _print_changes(snapshots)
             if last.view.get("stopped"):
                 raise typer.Exit(1)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
 
-def _on_screen(views: Iterable[LiveSnapshot], console: Console) -> LiveSnapshot:
-    """A screen that renews itself; the last one stays."""
+def _show_on_screen(snapshots: Iterable[LiveSnapshot], console: Console) -> LiveSnapshot:
+    """Redraw a screen for each snapshot; the last one stays."""
     from rich.live import Live
 
     from polyclinic.report.live_screen import screen
 
     with Live(console=console, auto_refresh=False) as live:
-        for seen in views:
-            live.update(screen(*seen), refresh=True)
-    return seen
+        for snapshot in snapshots:
+            live.update(screen(*snapshot), refresh=True)
+    return snapshot
 
 
-def _lines(views: Iterable[LiveSnapshot]) -> LiveSnapshot:
-    """For logs and scripts: what is new, once."""
+def _print_changes(snapshots: Iterable[LiveSnapshot]) -> LiveSnapshot:
+    """For logs and scripts: print a line for every change."""
     from polyclinic.report.live_screen import news
 
     before: LiveSnapshot | None = None
-    for seen in views:
-        for line in news(before, seen):
+    for snapshot in snapshots:
+        for line in news(before, snapshot):
             typer.echo(line)
-        before = seen
-    return seen
+        before = snapshot
+    return snapshot

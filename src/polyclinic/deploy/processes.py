@@ -1,4 +1,4 @@
-"""Starting Flower's programs with settings that neither call out nor wait longer than they must, and ending them."""
+"""Start and stop the programs of Flower, without telemetry, update checks and long poll intervals."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ from typing import IO
 
 from polyclinic.core.errors import PolyclinicError
 
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_PR_SET_PDEATHSIG = 1
 _LINUX = sys.platform.startswith("linux")
-_LIBC = ctypes.CDLL(None) if _LINUX else None  # here: between fork and exec other threads may hold the loader's lock
+_LIBC = ctypes.CDLL(None) if _LINUX else None  # loaded now: after a fork another thread may hold the loader's lock
 
 
 def require_flower() -> None:
-    """Say how to install Flower where it is missing."""
+    """Raise with the command that installs Flower where it is missing."""
     try:
         import flwr  # noqa: F401
     except ImportError:
         raise PolyclinicError("Flower is not installed; run: pip install 'polyclinic[flower]'.") from None
 
 
-def environment(home: Path, front: Path | None = None) -> dict[str, str]:
-    """For a Flower program: its own home, no telemetry, no update check, no installation of packages, quick polls."""
-    beside = str(Path(sys.executable).parent)
-    path = os.pathsep.join([*([str(front)] if front else []), beside, os.environ.get("PATH", "")])
+def environment(home: Path, first_on_path: Path | None = None) -> dict[str, str]:
+    """Environment variables of a Flower program: no telemetry, update check or package installation, short polls.
+
+    ``home`` becomes ``FLWR_HOME``; ``first_on_path`` is a folder to search for programs before all others.
+    """
+    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    path = os.pathsep.join([*([str(first_on_path)] if first_on_path else []), *folders])
     return {
         **os.environ,
         "PATH": path,
@@ -47,52 +50,52 @@ def environment(home: Path, front: Path | None = None) -> dict[str, str]:
 
 
 def start(command: Sequence[str], env: Mapping[str, str], log: IO[bytes] | None) -> subprocess.Popen[bytes]:
-    """Start a program that gets no Ctrl-C of its own and, on Linux, ends with this process however that ends."""
+    """Start a program in a session of its own (Ctrl-C does not reach it); on Linux it ends with this process."""
     return subprocess.Popen(
         list(command), env=dict(env), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-        preexec_fn=_end_with_parent if _LINUX else None,
+        preexec_fn=_terminate_with_parent if _LINUX else None,
     )  # fmt: skip
 
 
-def _end_with_parent() -> None:
+def _terminate_with_parent() -> None:
     assert _LIBC is not None
-    _LIBC.prctl(_DIE_WITH_PARENT, signal.SIGTERM)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def end(process: subprocess.Popen[bytes] | None, patience: float = 8.0) -> None:
-    """Ask a program and what it started to end, then insist."""
+def stop(process: subprocess.Popen[bytes] | None, grace: float = 8.0) -> None:
+    """Send SIGTERM to a program and all that it started, and SIGKILL to what is left after ``grace`` seconds."""
     if process is None:
         return
-    for number, wait in ((signal.SIGTERM, patience), (signal.SIGKILL, patience)):
+    for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(wait)
+            process.wait(grace)
             break
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def birth(pid: int) -> str:
-    """When a process began, so that another one that later gets its number is not taken for it."""
+def start_time(pid: int) -> str:
+    """When a process started, to distinguish it from a later one with this id; "ended" for a zombie, "" for none."""
     try:
         state, *numbers = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return ""
-    return "ended" if state in "ZX" else numbers[18]  # ended, and nobody has asked how
+    return "ended" if state in "ZX" else numbers[18]
 
 
-def lives(pid: int, born: str) -> bool:
-    """Whether the process of this number that began at ``born`` is still at work."""
+def is_alive(pid: int, started: str) -> bool:
+    """Whether the process with this id and this :func:`start_time` still runs."""
     try:
         os.kill(pid, 0)
     except OSError:
         return False
-    return born != "ended" and birth(pid) == born
+    return started != "ended" and start_time(pid) == started
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody uses now."""
+    """A TCP port that is not in use now."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
@@ -101,14 +104,14 @@ def free_port(host: str = "127.0.0.1") -> int:
 def program(name: str) -> str:
     """Path of one of Flower's programs, beside this Python or on the PATH."""
     beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
+    path = str(beside) if beside.exists() else shutil.which(name)
+    if path is None:
         raise PolyclinicError(f"{name} was not found; run: pip install 'polyclinic[flower]'.")
-    return found
+    return path
 
 
-def call(command: Sequence[str], env: Mapping[str, str], what: str, timeout: float = 120) -> str:
-    """Run a program to its end and give back what it printed; its failure is one sentence."""
+def run_program(command: Sequence[str], env: Mapping[str, str], what: str, timeout: float = 120) -> str:
+    """Run a program to its end and give back its output; raises with ``what`` and its last line if it fails."""
     try:
         done = subprocess.run(
             list(command), env=dict(env), capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL
@@ -116,6 +119,6 @@ def call(command: Sequence[str], env: Mapping[str, str], what: str, timeout: flo
     except subprocess.TimeoutExpired:
         raise PolyclinicError(f"{what} took longer than {timeout:g} s; see the log and try again.") from None
     if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines()
-        raise PolyclinicError(f"{what} failed: {said[-1] if said else f'exit code {done.returncode}'}")
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        raise PolyclinicError(f"{what} failed: {lines[-1] if lines else f'exit code {done.returncode}'}")
     return done.stdout

@@ -24,7 +24,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-_START = "0" * 64
+_CHAIN_START = "0" * 64
 
 
 class AuditLog:
@@ -32,12 +32,12 @@ class AuditLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._size = -1  # of the file when ``_last`` was its end: a worker that is on its way out may still add to it
-        self._last = _START
+        self._size = -1  # of the file when ``_last`` was its last line; a worker that is stopping may still append
+        self._last = _CHAIN_START
 
     def add(self, run: str, part: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> dict[str, Any]:
         """Append what is about to leave; raises if it cannot be written, and then nothing may leave."""
-        listed = [_line_of(name, tensor) for name, tensor in tensors.items()]
+        listed = [_describe(name, tensor) for name, tensor in tensors.items()]
         plain = json.dumps(about, sort_keys=True)
         entry: dict[str, Any] = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -45,7 +45,7 @@ class AuditLog:
             "part": part,
             "round": about.get("round"),
             "kind": about.get("kind"),
-            "bytes": sum(one["bytes"] for one in listed) + len(plain.encode()),
+            "bytes": sum(tensor["bytes"] for tensor in listed) + len(plain.encode()),
             "tensors": listed,
             "plain": dict(about),
         }
@@ -73,14 +73,14 @@ class AuditLog:
             os.fsync(file.fileno())
         except OSError:
             with suppress(OSError):
-                file.truncate(size)  # what did not leave is not listed, and the next line follows the one before
+                file.truncate(size)  # what did not leave is not listed; the chain goes on from the line before
             raise
         self._size, self._last = size + len(line) + 1, _hash(line)
 
 
 def read_audit(path: Path) -> Iterator[dict[str, Any]]:
     """The entries of an audit log; raises where a line was changed, inserted or taken out."""
-    before = _START
+    before = _CHAIN_START
     for number, line in enumerate(_lines(path), start=1):
         try:
             entry = json.loads(line)
@@ -99,10 +99,10 @@ def read_audit(path: Path) -> Iterator[dict[str, Any]]:
 def end_of_chain(path: Path) -> str:
     """SHA-256 of the last line, which no later line protects yet."""
     lines = _lines(path)
-    return _hash(lines[-1]) if lines else _START
+    return _hash(lines[-1]) if lines else _CHAIN_START
 
 
-def _line_of(name: str, tensor: Tensor) -> dict[str, Any]:
+def _describe(name: str, tensor: Tensor) -> dict[str, Any]:
     array = tensor.detach().cpu().contiguous().numpy()
     return {
         "name": name,
@@ -128,7 +128,7 @@ def _end_of(file: IO[bytes]) -> tuple[int, str]:
     size = file.tell() - len(half)
     if half:
         file.truncate(size)
-    return size, _hash(lines[-1]) if lines else _START
+    return size, _hash(lines[-1]) if lines else _CHAIN_START
 
 
 def _hash(line: bytes) -> str:

@@ -1,4 +1,4 @@
-"""What the server asks of a site: an act, the recipe it belongs to, and a broadcast."""
+"""A request of the server to a site: an act, the recipe it belongs to, and a broadcast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polyclinic.exchange.messages import Broadcast, Tensors, from_tensors, to_te
 
 Act = Literal["describe", "train", "evaluate"]
 _SPLITS: dict[str, tuple[str, ...]] = {"describe": ("",), "train": ("",), "evaluate": ("val", "test")}
-_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Request:
     def to_tensors(self) -> tuple[Tensors, dict[str, Any]]:
         """Named tensors and plain data."""
         tensors, about = to_tensors(self.broadcast)
-        plain = {k: v for k, v in asdict(_without(self)).items() if k != "broadcast"}
+        plain = {k: v for k, v in asdict(_without_broadcast(self)).items() if k != "broadcast"}
         return tensors, {**plain, "broadcast": about}
 
     @classmethod
@@ -51,7 +51,7 @@ class Request:
         if request.act not in get_args(Act) or not isinstance(broadcast, Broadcast):
             raise PolyclinicError(f"A request was received to '{request.act}', expected {', '.join(get_args(Act))}.")
         for name in (request.run, request.part):
-            if not isinstance(name, str) or not _SAFE.fullmatch(name) or ".." in name:
+            if not isinstance(name, str) or not _SAFE_NAME.fullmatch(name) or ".." in name:
                 raise PolyclinicError(f"A request was received for a run or part called {name!r}, which is no name.")
         if not isinstance(request.recipe, str) or not isinstance(request.detailed, bool):
             raise PolyclinicError("A request was received whose recipe is no text, or whose detailed is not yes or no.")
@@ -62,6 +62,6 @@ class Request:
         return request
 
 
-def _without(request: Request) -> Request:
+def _without_broadcast(request: Request) -> Request:
     """The request with an empty broadcast: ``asdict`` would copy every tensor."""
     return replace(request, broadcast=Broadcast(-1, {}))

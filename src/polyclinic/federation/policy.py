@@ -1,6 +1,6 @@
-"""A site's policy: what may leave the hospital, in a file that only the hospital writes.
+"""A site's policy: what may leave the site, in a file that only the site writes.
 
-It is read anew for every request, and checked at the site: nothing that the server sends can change it.
+It is read again for every request, and checked at the site: nothing that the server sends can change it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DELTA = 1e-5  # the site's own: a delta that the server chose could make any eps
 
 
 class Policy(Section):
-    """Every key has a default that lets a federation run and no single case out."""
+    """The keys of ``policy.toml``; with the defaults a federation can run and no value of a single case leaves."""
 
     methods: Patterns = Field(
         ("*",), description="methods that may run here, as names or patterns such as fedavg or fedavg+*"
@@ -72,35 +72,35 @@ def load_policy(path: Path | None) -> Policy:
     try:
         return Policy(**table)
     except ValidationError as error:
-        found = first_finding(error)
-        raise PolyclinicError(f"{path}: {found.about(str(found.place[0]))}; {found.words}.") from error
+        finding = first_finding(error)
+        raise PolyclinicError(f"{path}: {finding.about(str(finding.place[0]))}; {finding.words}.") from error
 
 
 def refusal_of_method(policy: Policy, method: str, declared: Mapping[str, tuple[Shared, ...]]) -> str | None:
-    """Why a method may not run here, in words for both ends, or ``None``."""
+    """Why a method may not run here, in a sentence for site and server, or ``None``."""
     if not _allowed(method, ("".join(pattern.split()) for pattern in policy.methods)):
         return f"the site's policy does not allow the method {method} (methods = {list(policy.methods)})"
     for component, tensors in declared.items():
-        for one in tensors:
-            if not _allowed(f"{component}/{one.name}", policy.shared):
+        for tensor in tensors:
+            if not _allowed(f"{component}/{tensor.name}", policy.shared):
                 return (
-                    f"the site's policy does not let {component}/{one.name} leave ({one.what}) "
+                    f"the site's policy does not let {component}/{tensor.name} leave ({tensor.what}) "
                     f"(shared = {list(policy.shared)})"
                 )
     return None
 
 
 def refusal_of_privacy(policy: Policy, components: Iterable[Component], releases: int) -> str | None:
-    """Why a method protects this site too little, or ``None``; ``releases`` counts its updates with this one."""
+    """Why a method protects this site too little, or ``None``; ``releases`` counts its updates, this one included."""
     if not policy.require_privacy and policy.max_epsilon is None:
         return None
     from polyclinic.components.toolbox.privacy.accounting import epsilon_after
     from polyclinic.components.updates.privacy import Privacy
 
-    found = [one for one in components if isinstance(one, Privacy)]
-    if not found:
+    privacy = next((component for component in components if isinstance(component, Privacy)), None)
+    if privacy is None:
         return "the site's policy asks for the component privacy, which this method does not have"
-    settings, noise = found[0].settings, found[0].noise
+    settings, noise = privacy.settings, privacy.noise
     if settings.seeded or settings.uncovered != "refuse" or not noise:
         return (
             "the site's policy asks for privacy that is neither seeded, nor without noise, nor leaves things uncovered"
@@ -134,7 +134,7 @@ def refusal_of_counts(policy: Policy, images: int, by_class: Mapping[str, int], 
         return f"the update rests on {_images(images)}, the site's policy asks for {policy.minimum_images}"
     few = {name: count for name, count in by_class.items() if 0 < count < policy.minimum_images}
     if rows and few:
-        name, count = min(few.items(), key=lambda one: one[1])
+        name, count = min(few.items(), key=lambda item: item[1])
         return (
             f"a prototype of class '{name}' would rest on {_images(count)}, the site's policy asks for "
             f"{policy.minimum_images}"
@@ -170,10 +170,10 @@ def limited(policy: Policy, evaluation: Evaluation, cases: int | None = None) ->
     plain = (evaluation.site, evaluation.round, evaluation.images, evaluation.dice)
     if policy.per_case_metrics == "numbered":
         return Evaluation(*plain, rows=_numbered(evaluation.rows))
-    found = statistics(evaluation.rows)
-    stats = {name: numbers for name, numbers in found.items() if numbers["count"] >= policy.minimum_images}
+    all_stats = statistics(evaluation.rows)
+    stats = {name: numbers for name, numbers in all_stats.items() if numbers["count"] >= policy.minimum_images}
     if not stats:
-        most = max(int(numbers["count"]) for numbers in found.values())
+        most = max(int(numbers["count"]) for numbers in all_stats.values())
         return _held_back(policy, evaluation, f"{most} cases")
     return Evaluation(*plain, stats=stats)
 
@@ -198,7 +198,7 @@ def _describe(values: list[float]) -> dict[str, float]:
 
 
 def _numbered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Cases and images by number, in an order that tells nothing of their names' order beyond the file's."""
+    """Rows with numbers in place of the names of cases and images, counted in the order of the rows."""
     cases: dict[str, str] = {}
     images: dict[tuple[str, str], str] = {}
     for row in rows:
@@ -208,5 +208,5 @@ def _numbered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _allowed(name: str, patterns: Iterable[str]) -> bool:
-    """Of the signs of a pattern only * and ? are special: a method's settings may hold lists in brackets."""
+    """Whether a name matches a pattern; only * and ? are special, a method's settings may hold lists in brackets."""
     return any(fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in patterns)

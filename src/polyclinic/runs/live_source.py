@@ -1,4 +1,4 @@
-"""Where a watcher gets its view from: a run folder, or a server over TLS."""
+"""Where ``polyclinic watch`` reads the live view of a run: from a run folder, or from a server over TLS."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from typing import Any, NamedTuple, Protocol
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_bytes, read_json
+from polyclinic.core.tls import certificate_problem, client_context
 from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.live import LIVE_PATH, recorded
 
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/@]+):(\d{1,5})")
-_TOKEN = re.compile(r"[!-~]+")
+_TOKEN_CHARACTERS = re.compile(r"[!-~]+")
 _NUMBERS = frozenset({
     "round", "rounds", "started", "updated", "dice", "best_round", "best_dice", "seconds", "said", "since", "loss",
     "bytes_up", "bytes_down",
 })  # fmt: skip
 _TIMEOUT = 10.0  # seconds for a connection, and for each piece of an answer
-_LARGEST = 2**24
-_PATIENCE = 300.0  # seconds without an answer after which a server is given up
-_LAST_TRIES = 3  # after the last round a server that is gone has most likely finished
+_MOST_BYTES = 2**24
+_SERVER_TIMEOUT = 300.0  # seconds without an answer after which watching ends
+_RETRIES_AFTER_LAST_ROUND = 3  # a server that is gone after the last round has most likely finished
 
 
 class LostError(PolyclinicError):
-    """No answer now; there may be one in a moment."""
+    """The server does not answer now; a retry may succeed."""
 
 
 class LiveSnapshot(NamedTuple):
-    """The view, the time at the place where it was written, and what the watcher should be told besides."""
+    """The view, the clock of the machine that wrote it, and a note for the user, such as a lost connection."""
 
     view: dict[str, Any]
     now: float
@@ -45,12 +46,12 @@ class LiveSnapshot(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the run has finished or stopped."""
         return bool(self.view.get("finished") or self.view.get("stopped"))
 
 
 class Source(Protocol):
-    """Something that can be looked at."""
+    """Where a live view can be read again and again."""
 
     def read(self) -> LiveSnapshot:
         """The view at this moment."""
@@ -64,7 +65,7 @@ class FolderSource:
     folder: RunFolder
 
     def read(self) -> LiveSnapshot:
-        """``live.json``, or what an older run recorded; the summary has the last word."""
+        """``live.json``, or the record of a run without one; a summary shows that the run is finished."""
         file, now = self.folder.path / "live.json", time.time()
         if not file.exists():
             return LiveSnapshot(recorded(self.folder), now)
@@ -96,7 +97,7 @@ class ServerSource:
     """Trusts the federation's authority alone; without one the connection is plain HTTP."""
 
     def read(self) -> LiveSnapshot:
-        """Ask once."""
+        """Request the view once."""
         connection = (
             HTTPConnection(self.host, self.port, timeout=_TIMEOUT)
             if self.context is None
@@ -105,9 +106,9 @@ class ServerSource:
         try:
             connection.request("GET", LIVE_PATH, headers={"Authorization": f"Bearer {self.token}"})
             answer = connection.getresponse()
-            return self._seen(answer, answer.read(_LARGEST))
+            return self._snapshot(answer, answer.read(_MOST_BYTES))
         except (OSError, HTTPException) as error:
-            raise self._wrong(error) from error
+            raise self._problem(error) from error
         finally:
             connection.close()
 
@@ -116,7 +117,7 @@ class ServerSource:
         """HOST:PORT."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    def _seen(self, answer: HTTPResponse, body: bytes) -> LiveSnapshot:
+    def _snapshot(self, answer: HTTPResponse, body: bytes) -> LiveSnapshot:
         if answer.status in (401, 403):
             raise PolyclinicError(
                 f"{self.name}: the token is not accepted; the coordinator has the right one in RUN/watch.token."
@@ -133,18 +134,10 @@ class ServerSource:
             raise PolyclinicError(f"{self.name}: answers, but not as a server of polyclinic; check host and port.")
         return LiveSnapshot(view, _date(answer.headers.get("Date")))
 
-    def _wrong(self, error: OSError | HTTPException) -> PolyclinicError:
-        """The sentence for what happened on the way."""
+    def _problem(self, error: OSError | HTTPException) -> PolyclinicError:
+        """The error to raise for a failed connection."""
         if isinstance(error, ssl.SSLCertVerificationError):
-            # The two codes of OpenSSL for another host name and another address.
-            advice = (
-                "connect under a name that is in the certificate (polyclinic keys server --host NAME)"
-                if error.verify_code in (62, 64)
-                else "give the ca.crt of this federation's coordinator as --ca"
-            )
-            return PolyclinicError(
-                f"{self.name}: the server's certificate is not trusted ({error.verify_message.rstrip('.')}); {advice}."
-            )
+            return PolyclinicError(f"{self.name}: {certificate_problem(error)}.")
         if isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"):
             return PolyclinicError(f"{self.name}: does not speak TLS; check the port (or is the server --insecure?).")
         if isinstance(error, gaierror):
@@ -161,7 +154,7 @@ class ServerSource:
 def open_source(
     target: str, ca: Path | None = None, token_file: Path | None = None, insecure: bool = False
 ) -> FolderSource | ServerSource:
-    """What a person named: a folder if there is one, else HOST:PORT."""
+    """The source for what the user named: a folder if there is one, else HOST:PORT."""
     server = _SERVER.fullmatch(target)
     path = Path(target)
     if path.exists() or server is None:
@@ -182,26 +175,27 @@ def open_source(
         )
     if token_file is None:
         raise PolyclinicError(f"{target}: give --token-file FILE; the coordinator has it as RUN/watch.token.")
-    return ServerSource(host, port, _token(token_file), None if ca is None else _context(ca))
+    return ServerSource(host, port, _token(token_file), None if ca is None else client_context(ca))
 
 
 def follow(source: Source, first: LiveSnapshot, every: float) -> Iterator[LiveSnapshot]:
-    """The view now and every few seconds until the run is over; while a server is silent, the last one with a note."""
-    seen, lost, tries = first, 0.0, 0
+    """Yield a view every few seconds until the run is over; while a server is silent, the last one with a note."""
+    snapshot, lost_at, tries = first, 0.0, 0
     while True:
-        yield seen
-        if seen.over:
+        yield snapshot
+        if snapshot.over:
             return
         time.sleep(every)
         try:
-            seen, tries = source.read(), 0
+            snapshot, tries = source.read(), 0
         except LostError as error:
-            lost, tries = (time.monotonic() if tries == 0 else lost), tries + 1
-            seen = seen._replace(now=seen.now + every, note=str(error))
-            if tries >= _LAST_TRIES and 0 < seen.view.get("rounds", 0) <= seen.view.get("round", 0):
-                yield seen._replace(note="The server has gone after the last round; its run folder has the result.")
+            lost_at, tries = (time.monotonic() if tries == 0 else lost_at), tries + 1
+            snapshot = snapshot._replace(now=snapshot.now + every, note=str(error))
+            all_rounds_done = 0 < snapshot.view.get("rounds", 0) <= snapshot.view.get("round", 0)
+            if tries >= _RETRIES_AFTER_LAST_ROUND and all_rounds_done:
+                yield snapshot._replace(note="The server has gone after the last round; its run folder has the result.")
                 return
-            if time.monotonic() - lost > _PATIENCE:
+            if time.monotonic() - lost_at > _SERVER_TIMEOUT:
                 raise
 
 
@@ -224,17 +218,9 @@ def _require_folder(path: Path, target: str) -> None:
 
 def _token(file: Path) -> str:
     token = read_bytes(file).decode("latin-1").strip()
-    if not _TOKEN.fullmatch(token):
+    if not _TOKEN_CHARACTERS.fullmatch(token):
         raise PolyclinicError(f"{file}: not a token; copy the coordinator's file RUN/watch.token.")
     return token
-
-
-def _context(ca: Path) -> ssl.SSLContext:
-    read_bytes(ca)  # the sentence for a file that is not there
-    try:
-        return ssl.create_default_context(cafile=ca)
-    except (ssl.SSLError, OSError) as error:
-        raise PolyclinicError(f"{ca}: not a PEM certificate; expected the coordinator's ca.crt.") from error
 
 
 def _is_view(view: Any) -> bool:

@@ -1,3 +1,5 @@
+"""The Flower engine over a grid that is simulated: late, lost, restarted and hostile sites."""
+
 from __future__ import annotations
 
 import time
@@ -11,8 +13,6 @@ from flwr.app import ConfigRecord, RecordDict
 
 from flower_support import FakeGrid, Fault, Info, Play, Reply, carried
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.deploy.coordinator.launch import Launch
-from polyclinic.deploy.coordinator.server_process import _name_of
 from polyclinic.engines.flower import engine as module
 from polyclinic.engines.flower.engine import FlowerEngine
 from polyclinic.engines.flower.nodes import Nodes
@@ -25,7 +25,7 @@ SITES = ("east", "north", "south")
 WEIGHTS = {"w": torch.arange(3.0), "n": torch.tensor(2)}
 
 
-class Told(Observer):
+class Events(Observer):
     def __init__(self) -> None:
         self.statuses: list[tuple[int, str, str]] = []
         self.messages: list[str] = []
@@ -37,14 +37,14 @@ class Told(Observer):
         self.messages.append(text)
 
     def last(self, site: str) -> str:
-        return [status for _, own, status in self.statuses if own == site][-1]
+        return [status for _, name, status in self.statuses if name == site][-1]
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FIRST_POLL", 0.01)
     monkeypatch.setattr(module, "_LAST_POLL", 0.02)
-    monkeypatch.setattr(module, "_LOOK_AROUND", 0.03)
+    monkeypatch.setattr(module, "_REFRESH_INTERVAL", 0.03)
 
 
 def trained(site: str) -> Play:
@@ -77,7 +77,7 @@ def engine_of(
 ) -> FlowerEngine:
     played = FakeGrid(plays, **grid)
     nodes = Nodes(played, SITES)  # type: ignore[arg-type]
-    return FlowerEngine(played, nodes, "run", "all", "seed = 1", limit, deadline, grace, Told())  # type: ignore[arg-type]
+    return FlowerEngine(played, nodes, "run", "all", "seed = 1", limit, deadline, grace, Events())  # type: ignore[arg-type]
 
 
 def all_trained(**changed: Play) -> dict[str, Play]:
@@ -100,8 +100,8 @@ def grid_of(engine: FlowerEngine) -> Any:
     return engine.grid
 
 
-def told(engine: FlowerEngine) -> Told:
-    assert isinstance(engine.observer, Told)
+def events_of(engine: FlowerEngine) -> Events:
+    assert isinstance(engine.observer, Events)
     return engine.observer
 
 
@@ -113,7 +113,7 @@ def test_every_site_gets_the_request_and_answers() -> None:
         assert isinstance(answer, Update)
         assert torch.equal(answer.weights["w"], WEIGHTS["w"] + 1)
         assert (answer.weights["n"].dtype, answer.samples) == (torch.int64, 5)
-        assert [status for _, own, status in told(engine).statuses if own == site] == ["training", "done"]
+        assert [status for _, own, status in events_of(engine).statuses if own == site] == ["training", "done"]
     assert [site for site, _ in grid_of(engine).pushed] == list(SITES)
     assert {message.metadata.message_type for _, message in grid_of(engine).pushed} == {"train"}
     assert {message.metadata.ttl for _, message in grid_of(engine).pushed} == {5.0}
@@ -151,7 +151,7 @@ def test_a_silent_site_is_late_and_the_others_are_not() -> None:
     assert reason(answers["north"]) == "is late: no answer within the deadline of 1 s"
     assert isinstance(answers["east"], Update)
     assert isinstance(answers["south"], Update)
-    assert told(engine).last("north") == "late"
+    assert events_of(engine).last("north") == "late"
     time.sleep(0.3)  # whoever was about to look has looked
     pulls = grid_of(engine).pulls
     time.sleep(0.3)
@@ -168,7 +168,7 @@ def test_a_site_that_is_not_connected_is_a_failure_at_once() -> None:
     engine = engine_of(plays)
     answers = train(engine)
     assert reason(answers["east"]) == "is not connected"
-    assert told(engine).last("east") == "away"
+    assert events_of(engine).last("east") == "away"
     assert isinstance(answers["south"], Update)
 
 
@@ -202,18 +202,18 @@ def test_a_site_that_goes_away_for_good_is_a_failure_after_its_grace() -> None:
         answers = train(engine)
         assert reason(answers["north"]) == "went away during the round"
         assert isinstance(answers["south"], Update)
-        assert told(engine).last("north") == "away"
+        assert events_of(engine).last("north") == "away"
 
 
-def test_a_site_that_is_back_with_a_new_life_gets_its_task_again() -> None:
-    """Its new life knows nothing of what was sent to the one before."""
+def test_a_site_that_restarted_gets_its_task_again() -> None:
+    """A new activation of a node does not have the messages of the one before."""
     held: list[FakeGrid] = []
     sent_to: list[str] = []
 
     def north(request: Request) -> Reply | None:
-        life = held[0].nodes["north"].last_activated_at
-        sent_to.append(life)
-        return trained("north")(request) if life == "second" else None
+        activation = held[0].nodes["north"].last_activated_at
+        sent_to.append(activation)
+        return trained("north")(request) if activation == "second" else None
 
     def on_pull(number: int) -> None:
         if number == 8:
@@ -224,8 +224,8 @@ def test_a_site_that_is_back_with_a_new_life_gets_its_task_again() -> None:
     answers = train(engine)
     assert isinstance(answers["north"], Update)
     assert [site for site, _ in held[0].pushed] == [*SITES, "north"]
-    assert any("north is back" in text for text in told(engine).messages)
-    assert told(engine).last("north") == "done"
+    assert any("north is back" in text for text in events_of(engine).messages)
+    assert events_of(engine).last("north") == "done"
 
 
 def test_a_site_that_is_away_for_a_moment_is_waited_for() -> None:
@@ -247,7 +247,7 @@ def test_a_site_that_is_away_for_a_moment_is_waited_for() -> None:
     assert all(isinstance(answer, Update) for answer in train(engine).values())
 
 
-def test_an_answer_of_the_life_before_is_not_taken_twice() -> None:
+def test_an_answer_of_the_activation_before_is_not_taken_twice() -> None:
     engine = engine_of(all_trained())
     exchange = module._Exchange(engine, engine._request("train", Broadcast(3, WEIGHTS)), SITES)
     exchange.replies.put(("east", "an older message", carried(Update("east", 3, {}, 99, 1))))  # type: ignore[arg-type]
@@ -291,7 +291,7 @@ def test_a_bad_answer_is_a_failure_of_its_sender_alone(play: Play, words: str) -
     assert words in reason(answers["north"])
     assert isinstance(answers["east"], Update)
     assert isinstance(answers["south"], Update)
-    assert told(engine).last("north") == ("refused" if "refused" in words else "failed")
+    assert events_of(engine).last("north") == ("refused" if "refused" in words else "failed")
 
 
 def test_whatever_reading_an_answer_raises_is_a_failure_of_its_sender(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,7 +348,7 @@ def test_scores_come_back_and_notes_are_told() -> None:
     engine = engine_of({site: scored(site) for site in SITES})
     answers = evaluate(engine)
     assert answers["north"] == Evaluation("north", 3, 1, 0.5, [ROW])
-    assert told(engine).messages == ["south: scores of 2 images are held back"]
+    assert events_of(engine).messages == ["south: scores of 2 images are held back"]
 
 
 @pytest.mark.parametrize(
@@ -416,32 +416,3 @@ def test_sites_describe_themselves_before_any_weight_leaves() -> None:
 def test_personal_weights_do_not_travel() -> None:
     with pytest.raises(PolyclinicError, match="would carry its personal weights out of it"):
         engine_of(all_trained()).model(Broadcast(0, {}), "north")
-
-
-class Asking(FakeGrid):
-    """Nodes without names."""
-
-    def send_and_receive(self, messages: Any, timeout: float) -> list[Reply]:
-        (message,) = messages
-        reply = self.plays[f"node-{message.metadata.dst_node_id}"](None)  # type: ignore[arg-type]
-        return [reply] if reply is not None else []
-
-
-def test_nodes_without_keys_are_asked_for_their_name_and_may_say_anything() -> None:
-    plays: dict[str, Play] = {
-        "node-1": with_(Description("north", -1, {})),
-        "node-2": with_(Failure("south", -1, "no")),
-        "node-3": lambda _: Reply(RecordDict({})),
-        "node-4": lambda _: Reply(error=Fault(1)),
-        "node-5": lambda _: None,
-        "node-6": lambda _: Reply(to_records({}, {"site": ["north"]})),
-        "node-7": with_(Description("stranger", -1, {})),
-    }
-    grid = Asking(plays, nodes={name: Info(number, "") for number, name in enumerate(plays, start=1)})
-    plan = Launch("run", "seed = 1", SITES, "tiny", named=False)
-    nodes = Nodes(grid, SITES, lambda number: _name_of(grid, number, plan))  # type: ignore[arg-type]
-    nodes.refresh()
-    assert nodes.online == ("north", "south")
-    node = nodes.of("north")
-    assert node is not None
-    assert node.number == 1

@@ -1,7 +1,7 @@
-"""Flower's SuperLink behind a gate: from other machines only what sites need is reachable.
+"""Flower's SuperLink behind an access filter: other machines reach only the interface that sites need.
 
-Flower serves everything on one port, and the interfaces that start runs and hand out their tasks ask nobody who they
-are. The gate lets callers from other machines reach the sites' interface alone, where Flower checks their keys.
+Flower serves everything on one port, and the interfaces that start runs and hand out their tasks authenticate nobody.
+The gate lets other machines reach the sites' interface alone, where Flower checks their keys.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 LIVE_FILE, LIVE_TOKEN, LIMIT = "POLYCLINIC_LIVE_FILE", "POLYCLINIC_LIVE_TOKEN", "POLYCLINIC_MESSAGE_LIMIT"
-_SITES = "/v1/fleet/"
+_SITES_PATH = "/v1/fleet/"
 _KEY_HEADER = b"flwr-public-key"
-_MOST_KEYS = 10_000
+_MOST_COUNTERS = 10_000
 
 
 class Gate:
@@ -34,14 +34,14 @@ class Gate:
         self.received: dict[bytes, int] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a call on, or turn it away."""
+        """Pass a request on to Flower, or reject it."""
         if scope["type"] == "lifespan" or (scope["type"] != "http" and from_this_machine(scope)):
             await self.app(scope, receive, send)
         elif scope["type"] != "http":
             await send({"type": "websocket.close"})
         elif scope["path"] == LIVE_PATH:
             await self._live(scope, send)
-        elif scope["path"].startswith(_SITES):
+        elif scope["path"].startswith(_SITES_PATH):
             await self._from_site(scope, receive, send)
         elif from_this_machine(scope):
             await self.app(scope, receive, send)
@@ -49,13 +49,13 @@ class Gate:
             await _reply(send, 403, b"Only sites are served from other machines.")
 
     async def _from_site(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count what a site uploads; its count begins anew with every answer that it announces."""
+        """Count the bytes that a site uploads; the count is reset by each answer that it announces."""
         key = dict(scope["headers"]).get(_KEY_HEADER, str(scope.get("client")).encode())
-        if scope["path"] == f"{_SITES}push-messages":
-            if len(self.received) > _MOST_KEYS:  # strangers can invent keys, which Flower refuses behind this gate
+        if scope["path"] == f"{_SITES_PATH}push-messages":
+            if len(self.received) > _MOST_COUNTERS:  # anybody can invent keys; Flower rejects them later
                 self.received.clear()
             self.received[key] = 0
-        if scope["path"] != f"{_SITES}push-object":
+        if scope["path"] != f"{_SITES_PATH}push-object":
             await self.app(scope, receive, send)
             return
         if self.received.get(key, 0) > self.limit:
@@ -70,10 +70,10 @@ class Gate:
         await self.app(scope, counted, send)
 
     async def _live(self, scope: Scope, send: Send) -> None:
-        """The live view of the run, for those who have the coordinator's token."""
+        """Send the live view of the run to clients with the coordinator's token."""
         token, file = os.environ.get(LIVE_TOKEN, ""), Path(os.environ.get(LIVE_FILE, ""))
-        given = dict(scope["headers"]).get(b"authorization", b"").removeprefix(b"Bearer ")
-        if not token or not hmac.compare_digest(given, token.encode()):
+        presented = dict(scope["headers"]).get(b"authorization", b"").removeprefix(b"Bearer ")
+        if not token or not hmac.compare_digest(presented, token.encode()):
             await _reply(send, 401, b"A token is needed; the coordinator has it in the run folder.")
         elif not file.is_file():
             await _reply(send, 404, b"No run is live.")
@@ -82,7 +82,7 @@ class Gate:
 
 
 def from_this_machine(scope: Scope) -> bool:
-    """Whether a call came over the loopback interface."""
+    """Whether a request came over the loopback interface."""
     client = scope.get("client")
     try:
         address = ipaddress.ip_address(client[0] if client else "")

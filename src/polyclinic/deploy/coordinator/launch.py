@@ -1,4 +1,4 @@
-"""What one start of the server is about: plain data that the ServerApp finds in the run folder."""
+"""One start of a run on the Flower engine: the settings that the server's process finds in the run folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from polyclinic.runs.folder import RunFolder
 
 @dataclass(frozen=True)
 class Launch:
-    """``run`` is the run's name at the sites for all its life; ``named`` says that Flower knows sites by their keys."""
+    """``run`` is the name under which sites store the run's state; ``named``: Flower knows the sites by their keys."""
 
     run: str
     recipe: str
@@ -26,21 +26,21 @@ class Launch:
     resume: bool = False
 
     def save(self, folder: Path) -> None:
-        """Write it to a run folder, with no trace of an earlier start."""
-        plan = LaunchFiles(folder)
-        for old in (plan.outcome, plan.pid, plan.relay):
-            old.unlink(missing_ok=True)
-        write_json(plan.plan, asdict(self))
+        """Write it to a run folder, and remove what an earlier start left there."""
+        files = LaunchFiles(folder)
+        for outdated in (files.outcome, files.pid, files.relay):
+            outdated.unlink(missing_ok=True)
+        write_json(files.launch, asdict(self))
 
     @classmethod
     def load(cls, folder: Path) -> Launch:
         """Read what ``save`` wrote."""
-        table = read_json(LaunchFiles(folder).plan)
+        table = read_json(LaunchFiles(folder).launch)
         return cls(**{**table, "sites": tuple(table["sites"])})
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], folder: Path) -> Launch:
-        """The plan of an ordinary Flower run (``flwr run``), whose settings come from ``--run-config``."""
+        """The launch of an ordinary Flower run (``flwr run``), whose settings come from ``--run-config``."""
         from polyclinic.recipe.files import load_recipe, recipe_text
 
         overrides = [text for text in str(config.get("set", "")).split(";") if text.strip()]
@@ -53,25 +53,34 @@ class Launch:
 
 
 class LaunchFiles:
-    """Files of the Flower engine in a run folder."""
+    """Names of the files that the Flower engine adds to a run folder; all others are those of ``RunFolder``."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder / "flower"
-        self.plan = self.folder / "plan.json"
-        self.outcome = RunFolder(folder).outcome_file
+        run_folder = RunFolder(folder)
+        self.folder = run_folder.outcome_file.parent
+        self.outcome = run_folder.outcome_file
+        self.launch = self.folder / "plan.json"
         self.relay = self.folder / "relay.jsonl"
         self.pid = self.folder / "server.pid"
-        self.run = self.folder / "run.txt"
+        self.run_name = self.folder / "run.txt"
+        self.superlink_log = self.folder / "superlink.log"
+        self.home = self.folder / "home"
+        """``FLWR_HOME`` of the SuperLink."""
+        self.bundle = self.folder / "app"
+        """The Flower app: a pyproject.toml and nothing else."""
         self.log = folder / "server.log"
+        self.token = folder / "watch.token"
+        """The secret that ``polyclinic watch`` needs from another machine."""
 
 
 def run_name(folder: Path, recipe: str = "") -> str:
-    """The name under which sites keep their memory of a run: made once, and kept for every resume.
+    """The name under which sites store their state of a run: made once, and the same for every resume.
 
-    A run that never finished a round may start again with another recipe; sites must not take it for the first one.
+    A run that never finished a round may start again with another recipe, and then gets a new name: sites must not
+    go on with the state of the first recipe.
     """
     files = LaunchFiles(folder)
-    same = not files.plan.exists() or not recipe or read_json(files.plan).get("recipe") == recipe
-    if not files.run.exists() or (not same and not RunFolder(folder).started()):
-        write_text(files.run, secrets.token_hex(8))
-    return files.run.read_text(encoding="utf-8").strip()
+    same = not files.launch.exists() or not recipe or read_json(files.launch).get("recipe") == recipe
+    if not files.run_name.exists() or (not same and not RunFolder(folder).started()):
+        write_text(files.run_name, secrets.token_hex(8))
+    return files.run_name.read_text(encoding="utf-8").strip()

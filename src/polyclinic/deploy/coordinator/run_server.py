@@ -1,4 +1,4 @@
-"""``polyclinic server``: from a recipe and a folder of keys to a trained model, with sites on other machines."""
+"""``polyclinic server``: run a recipe with sites on other machines, from a folder of keys to a trained model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_json, write_json
+from polyclinic.core.log_file import LogFile
 from polyclinic.deploy.coordinator.launch import Launch, LaunchFiles, run_name
 from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor, ListenAddress
 from polyclinic.deploy.keys.key_folders import ServerKeys, accepted
@@ -21,12 +22,12 @@ from polyclinic.runs.folder import CHANGEABLE_KEYS, RunFolder
 from polyclinic.runs.live import Live
 from polyclinic.runs.remote_execution import refuse_impossible
 
-_LINGER = 3.0  # seconds in which those who watch from elsewhere see that the run is finished
+_SHUTDOWN_DELAY = 3.0  # seconds in which polyclinic watch on other machines can still see that the run is finished
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Where to listen, and who may come: the sites of ``keys``, or without keys those of ``sites``."""
+    """Where to listen and which sites may join: those with a key in ``keys``, or without keys those of ``sites``."""
 
     host: str
     port: int
@@ -57,52 +58,55 @@ class ServerSettings:
 def run_server(
     recipe: Recipe, out: Path, settings: ServerSettings, observer: Observer, resume: bool = False
 ) -> dict[str, Any]:
-    """Serve a run to its end and give back its summary; raises where it cannot be finished."""
+    """Serve a run to its end and give back its summary; raises if it cannot be finished."""
     require_flower()
     recipe = recipe.model_copy(update={"engine": recipe.engine.model_copy(update={"name": "flower"})})
     refuse_impossible(recipe)
     folder, sites = RunFolder(out), settings.names()
     finished = folder.summary()
     if finished is not None and resume:
-        changed = [
-            key for key in changed_keys(load_recipe(folder.recipe_file), recipe) if not key.startswith(CHANGEABLE_KEYS)
-        ]
-        changed = [key for key in changed if key not in ("federation", "evaluation.units")]  # settled with the sites
-        if changed:
-            raise PolyclinicError(
-                f"{out}: this run is finished, with another recipe ({changed[0]} differs); choose another --out."
-            )
+        _require_same_recipe(folder, recipe)
         observer.on_message("this run is finished; nothing was left to do")
         return finished
     if folder.started() and not resume:
         raise PolyclinicError(f"{out}: already holds a run; go on with --resume or choose another folder with --out.")
-    place = ListenAddress(settings.host, settings.port, settings.keys)
+    address = ListenAddress(settings.host, settings.port, settings.keys)
     named = settings.keys is not None
     text = recipe_text(recipe)
-    plan = Launch(run_name(out, text), text, sites, Path(recipe.federation).name, named, resume)
-    Live(folder, recipe.method, plan.federation, "flower").on_message("the server starts")
+    launch = Launch(run_name(out, text), text, sites, Path(recipe.federation).name, named, resume)
+    Live(folder, recipe.method, launch.federation, "flower").on_message("the server starts")
     try:
-        with CoordinatorSupervisor(out, place, observer, int(recipe.engine.max_message_mb * 2**20)) as coordinator:
+        with CoordinatorSupervisor(out, address, observer, int(recipe.engine.max_message_mb * 2**20)) as supervisor:
             if named:
-                coordinator.accept_sites(sites)
+                supervisor.accept_sites(sites)
             observer.on_message(f"listening on {settings.host}:{settings.port} for {', '.join(sites)}")
-            coordinator.serve(plan, out)
-            time.sleep(_LINGER)
+            supervisor.serve(launch, out)
+            time.sleep(_SHUTDOWN_DELAY)
     except BaseException as error:
-        _say_stopped(folder, error)
+        _record_stop(folder, error)
         raise
     summary = folder.summary()
     assert summary is not None
     return summary
 
 
-def _say_stopped(folder: RunFolder, error: BaseException) -> None:
-    """The server's process may have had no time to say so: for those who watch, and for the log."""
-    words = str(error) if isinstance(error, PolyclinicError) else "interrupted"
+def _require_same_recipe(folder: RunFolder, recipe: Recipe) -> None:
+    """Raise if a finished run had another recipe; federation and units are not compared, the sites settled those."""
+    settled = ("federation", "evaluation.units")
+    for key in changed_keys(load_recipe(folder.recipe_file), recipe):
+        if not key.startswith(CHANGEABLE_KEYS) and key not in settled:
+            raise PolyclinicError(
+                f"{folder.path}: this run is finished, with another recipe ({key} differs); choose another --out."
+            )
+
+
+def _record_stop(folder: RunFolder, error: BaseException) -> None:
+    """Write to the live view and to ``server.log`` why the run stopped; the server's process may have been killed."""
+    reason = str(error) if isinstance(error, PolyclinicError) else "interrupted"
     with suppress(OSError, PolyclinicError):
         live = folder.path / "live.json"
         view = read_json(live)
         if not view.get("finished"):
-            write_json(live, {**view, "stopped": words})
-        with LaunchFiles(folder.path).log.open("a", encoding="utf-8") as log:
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} stopped: {words}\n")
+            write_json(live, {**view, "stopped": reason})
+        with LogFile(LaunchFiles(folder.path).log) as log:
+            log.write(f"stopped: {reason}")

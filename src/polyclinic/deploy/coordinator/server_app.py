@@ -10,7 +10,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Serve one run; everything about it is in the run's configuration."""
+    """Serve one run, which the run's configuration describes."""
     from polyclinic.deploy.coordinator.server_process import serve
 
     serve(grid, context.run_config)

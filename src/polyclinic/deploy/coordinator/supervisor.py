@@ -1,4 +1,4 @@
-"""The coordinator's side: SuperLink, accepted sites, the run, and one place to look at it."""
+"""The supervisor of the server: starts Flower's SuperLink, registers sites, submits a run and follows it to its end."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from polyclinic.deploy.coordinator.event_relay import Follower
 from polyclinic.deploy.coordinator.gate import LIMIT, LIVE_FILE, LIVE_TOKEN
 from polyclinic.deploy.coordinator.launch import Launch, LaunchFiles
 from polyclinic.deploy.keys.key_folders import ServerKeys, accepted
-from polyclinic.deploy.processes import birth, call, end, environment, lives, program, start
+from polyclinic.deploy.processes import environment, is_alive, program, run_program, start, start_time, stop
 from polyclinic.deploy.site.bundle_guard import CLIENT, SERVER
 from polyclinic.federation.observer import Observer
 
-_CONNECTION = "polyclinic"
-_START_PATIENCE = 90.0
-_PORT_PATIENCE = 10.0
+_CONNECTION = "polyclinic"  # name of the connection in Flower's config.toml
+_START_TIMEOUT = 90.0
+_PORT_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True)
 class ListenAddress:
-    """Where the server listens, and its keys; without keys nothing is encrypted and nobody is known."""
+    """Where the server listens, and its folder of keys; without keys there is neither encryption nor authentication."""
 
     host: str
     port: int
@@ -49,30 +49,37 @@ class ListenAddress:
 
 
 class CoordinatorSupervisor:
-    """Starts the SuperLink, hands it the sites' keys, submits the run and follows it to its end."""
+    """Context manager around a running SuperLink, which serves one run after another.
+
+    ``limit`` is the most bytes of one answer of a site; ``simulated`` are the sites of a simulation.
+    """
 
     def __init__(
-        self, folder: Path, place: ListenAddress, observer: Observer, limit: int = 2**31, simulated: Sequence[str] = ()
+        self,
+        folder: Path,
+        address: ListenAddress,
+        observer: Observer,
+        limit: int = 2**31,
+        simulated: Sequence[str] = (),
     ) -> None:
-        self.folder, self.place, self.observer, self.simulated = folder, place, observer, simulated
+        self.folder, self.address, self.observer, self.simulated = folder, address, observer, simulated
         self.limit = limit
         self.files = LaunchFiles(folder)
-        self.home = self.files.folder / "home"
         self.superlink: Popen[bytes] | None = None
-        self._server: tuple[int, str] | None = None  # the server's process, and when it began
+        self._server: tuple[int, str] | None = None  # id and start time of the server's process
 
     def __enter__(self) -> CoordinatorSupervisor:
-        self.home.mkdir(parents=True, exist_ok=True)
-        # That of an earlier start: whoever watches would take it for this one.
+        self.files.home.mkdir(parents=True, exist_ok=True)
+        # The outcome of an earlier start would be taken for that of this one.
         self.files.outcome.unlink(missing_ok=True)
-        self._require_port()
+        self._require_free_port()
         self._stack = ExitStack()
-        log = self._stack.enter_context((self.files.folder / "superlink.log").open("ab"))
-        command = [sys.executable, "-m", "polyclinic.deploy.coordinator.gate", *self._options()]
+        log = self._stack.enter_context(self.files.superlink_log.open("ab"))
+        command = [sys.executable, "-m", "polyclinic.deploy.coordinator.gate", *self._superlink_options()]
         self.superlink = start(command, self._environment(), log)
-        self._stack.callback(end, self.superlink)
+        self._stack.callback(stop, self.superlink)
         try:
-            self._connect()
+            self._wait_for_superlink()
         except BaseException:
             self._stack.close()
             raise
@@ -82,38 +89,39 @@ class CoordinatorSupervisor:
         self._stack.close()
 
     def accept_sites(self, sites: Sequence[str]) -> None:
-        """Register the keys of accepted sites; names are the coordinator's, so that no site can choose another."""
-        assert self.place.keys is not None
+        """Register the keys of accepted sites under the coordinator's names, so that no site can choose its own."""
+        assert self.address.keys is not None
 
         def register(site: tuple[str, Path]) -> None:
             name, public = site
             self._flwr("supernode", "register", str(public), _CONNECTION, "--name", name, what=f"registering {name}")
 
-        wanted = {name: file for name, file in accepted(self.place.keys).items() if name in sites}
+        wanted = {name: file for name, file in accepted(self.address.keys).items() if name in sites}
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(register, wanted.items()))
 
     def serve(
         self,
-        plan: Launch,
+        launch: Launch,
         folder: Path,
         settings: dict[str, Any] | None = None,
-        check: Callable[[], None] | None = None,
+        on_poll: Callable[[], None] | None = None,
     ) -> None:
-        """Submit a run whose folder is ``folder`` and follow it to its end; raises where it cannot be finished.
+        """Submit a run whose folder is ``folder`` and follow it to its end; raises if it cannot be finished.
 
-        ``check`` is called all the while: it may look after sites that this process started.
+        ``settings`` go into the run's configuration. ``on_poll`` is called several times a second, for example to poll
+        supervisors of sites that this process started.
         """
-        self._submit(plan, folder, settings or {})
-        outcome = self._follow(LaunchFiles(folder), check)
+        self._submit(launch, folder, settings or {})
+        outcome = self._follow(LaunchFiles(folder), on_poll)
         if not outcome["finished"]:
             raise PolyclinicError(str(outcome["error"]))
 
-    def _submit(self, plan: Launch, folder: Path, settings: dict[str, Any]) -> None:
-        """Start the run. Its bundle is one file of settings; the code is what is installed at each end."""
-        plan.save(folder)
+    def _submit(self, launch: Launch, folder: Path, settings: dict[str, Any]) -> None:
+        """Start the run. Its bundle is one file of settings; the code is what is installed on each machine."""
+        launch.save(folder)
         self._server = None
-        app = LaunchFiles(folder).folder / "app"
+        bundle = LaunchFiles(folder).bundle
         table = {
             "project": {"name": "polyclinic", "version": VERSION.split("+")[0], "license": "Apache-2.0"},
             "tool": {"flwr": {"app": {
@@ -121,12 +129,13 @@ class CoordinatorSupervisor:
                 "config": {"run": str(folder.resolve()), **settings},
             }}},
         }  # fmt: skip
-        write_text(app / "pyproject.toml", tomli_w.dumps(table))
-        more = ["--federation-config", f"num-supernodes={len(self.simulated)} client-resources-num-cpus=1"]
-        self._flwr("run", str(app), _CONNECTION, *(more if self.simulated else []), what="starting the run")
+        write_text(bundle / "pyproject.toml", tomli_w.dumps(table))
+        simulation = ["--federation-config", f"num-supernodes={len(self.simulated)} client-resources-num-cpus=1"]
+        options = simulation if self.simulated else []
+        self._flwr("run", str(bundle), _CONNECTION, *options, what="starting the run")
 
-    def _follow(self, files: LaunchFiles, check: Callable[[], None] | None) -> dict[str, Any]:
-        """Tell the observer what happens until the run ends; give back how it ended."""
+    def _follow(self, files: LaunchFiles, on_poll: Callable[[], None] | None) -> dict[str, Any]:
+        """Pass the server's events on to the observer until the run ends; give back its outcome."""
         follower = Follower(files.relay, self.observer)
         started = time.monotonic()
         while True:
@@ -135,59 +144,58 @@ class CoordinatorSupervisor:
                 follower.look()
                 outcome: dict[str, Any] = read_json(files.outcome)
                 return outcome
-            if check is not None:
-                check()
-            self._require_life(files, started)
+            if on_poll is not None:
+                on_poll()
+            self._require_running(files, started)
             time.sleep(0.1)
 
-    def _require_life(self, files: LaunchFiles, started: float) -> None:
+    def _require_running(self, files: LaunchFiles, started: float) -> None:
+        """Raise if the SuperLink or the server's process has ended, or the latter did not start in time."""
         assert self.superlink is not None
-        log = self.files.folder / "superlink.log"
+        log = self.files.superlink_log
         if self.superlink.poll() is not None:
             raise PolyclinicError(f"Flower's SuperLink ended (code {self.superlink.returncode}); see {log}.")
         if not files.pid.exists():
-            if time.monotonic() - started > _START_PATIENCE:
-                raise PolyclinicError(f"The server's process did not start within {_START_PATIENCE:g} s; see {log}.")
+            if time.monotonic() - started > _START_TIMEOUT:
+                raise PolyclinicError(f"The server's process did not start within {_START_TIMEOUT:g} s; see {log}.")
             return
         if self._server is None:
             pid = int(files.pid.read_text(encoding="utf-8"))
-            self._server = pid, birth(pid)
-        if not lives(*self._server):
+            self._server = pid, start_time(pid)
+        if not is_alive(*self._server):
             time.sleep(0.5)
             if not files.outcome.exists():
-                raise PolyclinicError(f"The server's process ended without a word; see {log}, and go on with --resume.")
+                raise PolyclinicError(f"The server's process was killed; see {log}, and go on with --resume.")
 
-    def _require_port(self) -> None:
-        """Wait a moment for a server that is on its way out; whoever else listens there would be taken for ours."""
-        family = socket.AF_INET6 if ":" in self.place.host else socket.AF_INET
-        ends = time.monotonic() + _PORT_PATIENCE
+    def _require_free_port(self) -> None:
+        """Raise if the port stays taken; a server that is stopping gets a moment to free it.
+
+        Another program that listens there would be taken for the SuperLink.
+        """
+        family = socket.AF_INET6 if ":" in self.address.host else socket.AF_INET
+        deadline = time.monotonic() + _PORT_TIMEOUT
         while True:
             with socket.socket(family) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
-                    probe.bind((self.place.host, self.place.port))
+                    probe.bind((self.address.host, self.address.port))
                     return
                 except OSError as error:
-                    if error.errno != errno.EADDRINUSE or time.monotonic() > ends:
+                    if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                         raise PolyclinicError(
-                            f"{self.place.host}:{self.place.port}: cannot listen there ({error.strerror or error}); "
-                            "choose another --port or --host, or end the program that does."
+                            f"{self.address.host}:{self.address.port}: cannot listen there "
+                            f"({error.strerror or error}); choose another --port or --host, or end that program."
                         ) from error
             time.sleep(0.2)
 
-    def _options(self) -> list[str]:
-        options = [
-            "--host",
-            self.place.host,
-            "--port",
-            str(self.place.port),
-            "--disable-runtime-dependency-installation",
-        ]
+    def _superlink_options(self) -> list[str]:
+        listen = ["--host", self.address.host, "--port", str(self.address.port)]
+        options = [*listen, "--disable-runtime-dependency-installation"]
         if self.simulated:
             options.append("--simulation")
-        if self.place.keys is None:
+        if self.address.keys is None:
             return [*options, "--insecure"]
-        keys = ServerKeys(self.place.keys)
+        keys = ServerKeys(self.address.keys)
         for file in (keys.ca_cert, keys.cert, keys.key):
             if not file.is_file():
                 raise PolyclinicError(
@@ -197,46 +205,45 @@ class CoordinatorSupervisor:
         return [*options, *map(str, tls), "--enable-supernode-auth"]
 
     def _environment(self) -> dict[str, str]:
-        token_file = self.folder / "watch.token"
-        if not token_file.exists():
-            write_private(token_file, secrets.token_urlsafe(24).encode())
+        if not self.files.token.exists():
+            write_private(self.files.token, secrets.token_urlsafe(24).encode())
         return {
-            **environment(self.home),
+            **environment(self.files.home),
             LIVE_FILE: str((self.folder / "live.json").resolve()),
-            LIVE_TOKEN: token_file.read_text(encoding="utf-8"),
+            LIVE_TOKEN: self.files.token.read_text(encoding="utf-8"),
             LIMIT: str(self.limit),
         }
 
-    def _connect(self) -> None:
-        """Wait until the SuperLink answers."""
-        connection: dict[str, Any] = {"address": self.place.local}
-        if self.place.keys is None:
+    def _wait_for_superlink(self) -> None:
+        """Write the configuration of the connection, then wait until the SuperLink accepts it."""
+        connection: dict[str, Any] = {"address": self.address.local}
+        if self.address.keys is None:
             connection["insecure"] = True
         else:
-            connection["root-certificates"] = str(ServerKeys(self.place.keys).ca_cert.resolve())
+            connection["root-certificates"] = str(ServerKeys(self.address.keys).ca_cert.resolve())
         table = {"superlink": {"default": _CONNECTION, _CONNECTION: connection}}
-        write_text(self.home / "config.toml", tomli_w.dumps(table))
-        ends = time.monotonic() + _START_PATIENCE
-        host, _, port = self.place.local.rpartition(":")
+        write_text(self.files.home / "config.toml", tomli_w.dumps(table))
+        deadline = time.monotonic() + _START_TIMEOUT
+        host, _, port = self.address.local.rpartition(":")
         while True:
             assert self.superlink is not None
             if self.superlink.poll() is not None:
-                log = self.files.folder / "superlink.log"
-                raise PolyclinicError(f"Flower's SuperLink could not start on {self.place.local}; see {log}.")
+                log = self.files.superlink_log
+                raise PolyclinicError(f"Flower's SuperLink could not start on {self.address.local}; see {log}.")
             try:
                 with socket.create_connection((host, int(port)), timeout=1):
                     return
             except OSError:
-                if time.monotonic() > ends:
-                    raise PolyclinicError(f"Flower's SuperLink does not answer on {self.place.local}.") from None
+                if time.monotonic() > deadline:
+                    raise PolyclinicError(f"Flower's SuperLink does not answer on {self.address.local}.") from None
             time.sleep(0.1)
 
     def _flwr(self, *arguments: str, what: str) -> dict[str, Any]:
-        said = call([program("flwr"), *arguments, "--format", "json"], self._environment(), what)
+        output = run_program([program("flwr"), *arguments, "--format", "json"], self._environment(), what)
         try:
-            answer: dict[str, Any] = json.loads(said[said.index("{") :])
+            answer: dict[str, Any] = json.loads(output[output.index("{") :])
         except ValueError:
-            raise PolyclinicError(f"{what} failed: {said.strip()[-200:]}") from None
+            raise PolyclinicError(f"{what} failed: {output.strip()[-200:]}") from None
         if not answer.get("success", True):
-            raise PolyclinicError(f"{what} failed: {answer.get('error-message', said.strip()[-200:])}")
+            raise PolyclinicError(f"{what} failed: {answer.get('error-message', output.strip()[-200:])}")
         return answer

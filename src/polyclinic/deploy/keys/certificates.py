@@ -1,4 +1,4 @@
-"""The X.509 half of ``polyclinic keys``: a certificate authority of one federation, and its server's certificate.
+"""X.509 for ``polyclinic keys``: the certificate authority of a federation, and its server's certificate.
 
 Imports ``cryptography``, so import this module only inside functions; others call ``key_folders``.
 """
@@ -25,7 +25,7 @@ except ImportError as error:
     raise PolyclinicError("keys need the extra: pip install 'polyclinic[flower]'.") from error
 
 CA_DAYS = 3650
-# Clocks of hospitals differ: a certificate counts from a day before it is made.
+# Clocks of sites differ: a certificate is valid from a day before it is made.
 _BACKDATED = timedelta(days=1)
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _DNS_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
@@ -40,7 +40,7 @@ class Authority:
 
 
 def new_authority() -> Authority:
-    """A new authority, which may sign servers and no further authorities."""
+    """A new authority, which may sign servers but no further authorities."""
     key = ec.generate_private_key(ec.SECP384R1())
     serial = x509.random_serial_number()
     # The number tells one federation's authority from another's where a machine trusts both.
@@ -158,7 +158,7 @@ def _certificate(
     issuer_public: ec.EllipticCurvePublicKey,
     serial: int,
 ) -> x509.CertificateBuilder:
-    """What both certificates have; without the two key identifiers OpenSSL's strict mode (Python 3.13) refuses them."""
+    """The fields of both certificates; OpenSSL's strict mode (Python 3.13) asks for the two key identifiers."""
     return (
         x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=public, serial_number=serial)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)

@@ -1,7 +1,7 @@
-"""Keys of a federation over a network: the server's TLS certificate, and a key pair of each site.
+"""The folders of keys: the server's TLS certificate and the accepted sites, and the key pair of each site.
 
 The coordinator keeps a folder (:class:`ServerKeys`) with a certificate authority, the server's certificate and the
-public keys of the sites that may take part. A private key is made where it is used and never leaves: the hospital sends
+public keys of the sites that may take part. A private key is made where it is used and never leaves: the site sends
 its public key, the coordinator sends ``ca.crt``. The files are what Flower's SuperLink and SuperNode read.
 """
 
@@ -30,7 +30,7 @@ class ServerKeys:
 
     @property
     def ca_cert(self) -> Path:
-        """The authority's certificate, which every hospital gets."""
+        """The authority's certificate, which every site gets."""
         return self.folder / "ca.crt"
 
     @property
@@ -68,7 +68,7 @@ class ServerKeysReport:
 def make_server_keys(folder: Path, hosts: Sequence[str], days: int = SERVER_DAYS) -> ServerKeysReport:
     """Make the server's key and certificate for ``hosts``, and the authority if the folder has none.
 
-    Called again it makes a new key and certificate with the same authority, so that hospitals keep their ``ca.crt``.
+    Called again it makes a new key and certificate with the same authority, so that sites keep their ``ca.crt``.
     """
     from polyclinic.deploy.keys import certificates
 
@@ -76,14 +76,14 @@ def make_server_keys(folder: Path, hosts: Sequence[str], days: int = SERVER_DAYS
         raise PolyclinicError(f"--days: {days} is too few; a certificate lasts at least 1 day.")
     names = certificates.host_names([*hosts, *ALWAYS_HOSTS])
     keys = ServerKeys(folder)
-    has = [path for path in (keys.ca_cert, keys.ca_key) if exists(path)]
-    if len(has) == 1:
-        (missing,) = {keys.ca_cert, keys.ca_key} - set(has)
+    present = [path for path in (keys.ca_cert, keys.ca_key) if exists(path)]
+    if len(present) == 1:
+        (missing,) = {keys.ca_cert, keys.ca_key} - set(present)
         raise PolyclinicError(
-            f"{missing}: is missing beside {has[0].name}; put it back from a copy, or give a new folder and send its "
-            "ca.crt to every hospital."
+            f"{missing}: is missing beside {present[0].name}; put it back from a copy, or give a new folder and send "
+            "its ca.crt to every hospital."
         )
-    if has:
+    if present:
         authority = certificates.read_authority(keys.ca_cert, keys.ca_key)
     else:
         authority = certificates.new_authority()
@@ -93,7 +93,8 @@ def make_server_keys(folder: Path, hosts: Sequence[str], days: int = SERVER_DAYS
     key, certificate = certificates.server_certificate(authority, names, days)
     write_private(keys.key, certificates.private_pem(key))
     write_text(keys.cert, certificates.pem(certificate))
-    return ServerKeysReport(keys, not has, renewed, certificates.hosts_of(certificate), certificate.not_valid_after_utc)
+    hosts_in_certificate, expires = certificates.hosts_of(certificate), certificate.not_valid_after_utc
+    return ServerKeysReport(keys, not present, renewed, hosts_in_certificate, expires)
 
 
 def make_site_key(folder: Path, name: str) -> tuple[Path, Path]:
@@ -137,7 +138,7 @@ def accept(folder: Path, public: Path, replace: bool = False) -> str:
                 f"{public}: '{name}' is already listed with another key ({path}); ask the hospital which is right, "
                 "then add --replace."
             )
-    # Written anew, so that nothing but the key itself, such as another comment, comes along.
+    # Only the key is copied: the comment of the file may name a person.
     write_text(ServerKeys(folder).sites / f"{name}.pub", f"{key.line} {name}\n")
     return name
 
@@ -152,7 +153,7 @@ def remove(folder: Path, name: str) -> None:
     """Take a site off the list."""
     listed = accepted(folder)
     if name not in listed:
-        # All names instead of the closest: 'north' is close to 'south', and this takes a hospital out.
+        # All names instead of the closest: 'north' is close to 'south', and this removes a site.
         known = f"listed are {', '.join(listed)}" if listed else "none is listed"
         raise PolyclinicError(f"{ServerKeys(folder).sites}: has no site '{name}'; {known}.")
     try:
@@ -162,7 +163,7 @@ def remove(folder: Path, name: str) -> None:
 
 
 def make_demo_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str]) -> ServerKeys:
-    """All keys at once, for trials: the coordinator's in ``server``, each hospital's in ``hospitals/NAME``."""
+    """All keys at once, for trials: the coordinator's in ``server``, each site's in ``hospitals/NAME``."""
     for name in sites:
         check_site_name(name)
         if sites.count(name) > 1:
@@ -171,19 +172,19 @@ def make_demo_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str]) -> 
         raise PolyclinicError(f"{folder}: is not empty; give a new folder for the demo's keys.")
     keys = make_server_keys(folder / "server", hosts).keys
     for name in sites:
-        own = folder / "hospitals" / name
-        _, public = make_site_key(own, name)
-        write_text(own / "ca.crt", keys.ca_cert.read_text(encoding="utf-8"))
+        site_folder = folder / "hospitals" / name
+        _, public = make_site_key(site_folder, name)
+        write_text(site_folder / "ca.crt", keys.ca_cert.read_text(encoding="utf-8"))
         accept(keys.folder, public)
     return keys
 
 
 def exists(path: Path) -> bool:
-    """Whether there is such a file; where nobody may look, a sentence."""
+    """Whether there is such a file; raises where permissions do not let us see."""
     try:
         return path.exists()
     except OSError as error:
-        raise PolyclinicError(f"{path}: cannot be looked at ({error.strerror}); ask its owner, or sudo.") from error
+        raise PolyclinicError(f"{path}: cannot be read ({error.strerror}); ask its owner, or sudo.") from error
 
 
 def check_site_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The OpenSSH half of ``polyclinic keys``: the key pair by which a server knows a site.
+"""OpenSSH for ``polyclinic keys``: the key pair with which a site authenticates at the server.
 
 Imports ``cryptography``, so import this module only inside functions; others call ``key_folders``.
 """

@@ -1,4 +1,4 @@
-"""What is asked before a site does anything, and before anything leaves it: policy, task, model, numbers of images."""
+"""The checks of a site before it works and before anything leaves: policy, task, model, number of images."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from polyclinic.federation.workspace import Workspace
 
 
 class RefusedError(Exception):
-    """The site's policy says no; the sentence goes to both ends."""
+    """The site's policy does not allow something; its sentence goes to the site's log and to the server."""
 
 
 def refuse(reason: str | None) -> None:
-    """Stop with a reason, if there is one."""
+    """Raise :class:`RefusedError` if there is a reason."""
     if reason is not None:
         raise RefusedError(reason)
 
 
 def refusal(workspace: Workspace, policy: Policy) -> str | None:
-    """Why a method may not run here, as far as that is known before it does."""
+    """Why a method may not run here, as far as that can be told before it runs, or ``None``."""
     protocol = workspace.recipe.protocol
     trainings = protocol.folds if protocol.kind == "k-fold" else 1
     return (
@@ -49,31 +49,31 @@ def refusal(workspace: Workspace, policy: Policy) -> str | None:
 
 
 def task_of(federation: Federation) -> dict[str, Any]:
-    """The task as it travels; through JSON, because tuples become lists on the way."""
+    """The task as plain data; through JSON, so that tuples are the lists that a message holds."""
     table: dict[str, Any] = {**asdict(federation.task), "volumes_as_slices": federation.volumes_as_slices}
     return dict(json.loads(json.dumps(table)))
 
 
 def require_task(federation: Federation, agreed: Mapping[str, Any]) -> None:
-    """Classes in another order would be learnt as one another, and nobody would see it in the numbers."""
-    own = task_of(federation)
-    wrong = next((key for key in own if agreed and own[key] != agreed.get(key)), None)
+    """Raise if the site's task is not the agreed one: with classes in another order a model would learn nonsense."""
+    task = task_of(federation)
+    wrong = next((key for key in task if agreed and task[key] != agreed.get(key)), None)
     if wrong is not None:
         raise PolyclinicError(
-            f"this site has another task than the federation: {wrong} = {own[wrong]}, expected {agreed.get(wrong)}; "
+            f"this site has another task than the federation: {wrong} = {task[wrong]}, expected {agreed.get(wrong)}; "
             "let all sites use one federation.toml."
         )
 
 
 def require_model(workspace: Workspace, broadcast: Broadcast) -> None:
-    """What a broadcast leaves out would stay as the last message left it."""
+    """Raise if a broadcast lacks a weight, which would silently keep its value of the message before."""
     missing = sorted(workspace.exchanged - broadcast.weights.keys())
     if missing:
         raise PolyclinicError(f"the server's weights are not those of this model: '{missing[0]}' is missing")
 
 
 def releases(run: Path) -> int:
-    """Updates with noise that a run has had of the site, as the ledgers count them: all its parts saw these images."""
+    """The number of noisy updates in a run's ledgers, over all parts of the protocol: they used the same images."""
     ledgers = [SiteStore(file.parent).ledgers() for file in run.glob("*/ledger.safetensors")]
     return sum(len(ledger.get("privacy", {}).get("releases", ())) for ledger in ledgers)
 
@@ -83,13 +83,14 @@ def too_few(workspace: Workspace, data: SiteData, policy: Policy) -> str | None:
     samples, settings = data.images.samples, workspace.recipe.training
     indices = data.training_indices(None if workspace.learns_unlabelled else True)
     images = len({samples[int(index)].name for index in indices})
-    if settings.steps_per_epoch is not None:  # the server's: a single step of a single image must not leave either
+    if settings.steps_per_epoch is not None:  # of the server: one step on one image must not leave either
         drawn = settings.local_epochs * settings.steps_per_epoch * settings.batch_size
         images = min(images, drawn * (2 if workspace.learns_unlabelled else 1))
-    rows = any(one.prototypes for declared in workspace.declared().values() for one in declared)
+    rows = any(shared.prototypes for declared in workspace.declared().values() for shared in declared)
     by_class: dict[str, set[str]] = {name: set() for name in workspace.task.classes}
     for index in data.training_indices(True) if rows else ():
         for number in torch.unique(data.images.batch(index[None])[1]).tolist():
             if number < len(workspace.task.classes):
                 by_class[workspace.task.classes[number]].add(samples[int(index)].name)
-    return refusal_of_counts(policy, images, {name: len(found) for name, found in by_class.items()}, rows)
+    counts = {name: len(names) for name, names in by_class.items()}
+    return refusal_of_counts(policy, images, counts, rows)

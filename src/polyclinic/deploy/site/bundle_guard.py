@@ -1,4 +1,4 @@
-"""What runs at a site is the polyclinic that the hospital installed, never code that came with a run.
+"""The guard against foreign code: a site runs the polyclinic that is installed there, never code that came with a run.
 
 Flower sends every run as a bundle of files and would import them. Here a bundle may hold one file, ``pyproject.toml``,
 that names polyclinic's own app; anything else is refused, and the app is taken from the installed package in any case.
@@ -26,38 +26,38 @@ def refusal_of_bundle(bundle: bytes) -> str | None:
             if extra:
                 return f"the run brings files of its own ({', '.join(extra[:3])}); this machine runs polyclinic only"
             table = tomllib.loads(archive.read("pyproject.toml").decode())
-            named = table["tool"]["flwr"]["app"]["components"]
-    except Exception as error:  # whatever zipfile finds wrong with bytes from elsewhere: they do not run here
+            components = table["tool"]["flwr"]["app"]["components"]
+    except Exception as error:  # zipfile raises many kinds of errors for hostile bytes
         return f"the run's bundle cannot be read ({type(error).__name__})"
-    if named != {"serverapp": SERVER, "clientapp": CLIENT}:
+    if components != {"serverapp": SERVER, "clientapp": CLIENT}:
         return "the run names another app than polyclinic's; this machine runs polyclinic only"
     return None
 
 
 def clientapp() -> None:
-    """``flwr-clientapp`` with both doors shut: bundles are looked at and not installed, the app is our own."""
+    """``flwr-clientapp``, patched: bundles are checked and never installed, and the app is always polyclinic's own."""
     from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
     from flwr.supernode.runtime import run_clientapp as module
 
-    def look_at(bundle: bytes, **_: Any) -> None:
+    def check_bundle(bundle: bytes, **_: Any) -> None:
         reason = refusal_of_bundle(bundle)
         if reason is not None:
             raise PermissionError(reason)
 
-    def own_app(*_: Any, **__: Any) -> Any:
+    def installed_app(*_: Any, **__: Any) -> Any:
         from polyclinic.deploy.site.client_app import app
 
         return lambda *_: app
 
-    for name, ours in (("install_from_fab", look_at), ("get_load_client_app_fn", own_app)):
+    for name, replacement in (("install_from_fab", check_bundle), ("get_load_client_app_fn", installed_app)):
         if not hasattr(module, name):
             sys.exit("This version of Flower cannot be guarded; install the version that polyclinic pins.")
-        setattr(module, name, ours)
+        setattr(module, name, replacement)
     flwr_clientapp()
 
 
 def write_guard(folder: Path) -> Path:
-    """A folder for the front of PATH, in which the SuperNode finds this guard under Flower's name for it."""
+    """Write a program ``flwr-clientapp`` that runs :func:`clientapp`; its folder must lead the SuperNode's PATH."""
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / "flwr-clientapp"
     script.write_text(

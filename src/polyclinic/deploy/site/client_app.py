@@ -1,4 +1,4 @@
-"""The Flower ClientApp: carries a message to the site's worker and the answer back. It holds no site and no torch."""
+"""The Flower ClientApp: forwards a message to the site's worker and returns its answer. It does not import torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.deploy.site.worker_client import forward_request, own_name
+from polyclinic.deploy.site.worker_client import forward_request, site_name
 from polyclinic.engines.flower.records import from_records, to_records
 
 app = ClientApp()
@@ -21,15 +21,15 @@ def _answer(message: Message, context: Context) -> Message:
     except PolyclinicError as error:
         answer = {}, _failure(str(error))
     except Exception as error:
-        # Flower would send the text of the exception, which may name what is the hospital's alone.
+        # Flower would send the text of the exception, which may hold paths or names of the site.
         print(f"the site's app failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         answer = {}, _failure(f"the site's app failed ({type(error).__name__}); its log says why")
     return Message(to_records(*answer), reply_to=message)
 
 
 def _failure(reason: str) -> dict[str, Any]:
-    """As the worker would say it, had it been there."""
-    return {"kind": "Failure", "site": own_name(), "round": -1, "reason": reason}
+    """The same message that the worker sends when a request fails."""
+    return {"kind": "Failure", "site": site_name(), "round": -1, "reason": reason}
 
 
 app.train()(_answer)

@@ -1,7 +1,7 @@
-"""Take leave of the server for a life of this site that ended without doing so.
+"""Deactivate the Flower node of a site that was killed, so that the site can connect again at once.
 
-After a power cut the server believes for a minute that the site is still there, and lets no second one in. With the
-site's own key and the number that its last life had, the new one says goodbye for the old one.
+After a power cut the server counts the old node as active for a minute, until its heartbeats are overdue, and rejects a
+second node with the same key. This sends the deactivation that the old node could not send, signed with the site's key.
 ``python -m polyclinic.deploy.site.deactivate_node SERVER NODE KEY CA``
 """
 

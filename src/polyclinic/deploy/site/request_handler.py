@@ -1,4 +1,4 @@
-"""The desk of a site: a request comes in, the policy is asked, the site works, the audit log is written, it answers."""
+"""The request handler of a site: checks a request against the policy, does it, and logs the answer before it leaves."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ from polyclinic.recipe.files import make_recipe, parse_recipe
 from polyclinic.runs.part_scoring import require_spacing
 from polyclinic.runs.plan import open_for, prepare_items, require_training_data, site_data
 
-_CHANNEL = re.compile(r"_\d{4}$")  # of a file's name, after the name of its image
-_TELLING = 3  # letters from which a name can say whose image it is
+_CHANNEL_SUFFIX = re.compile(r"_\d{4}$")  # a file's name is that of its image and the number of the channel
+_SHORTEST_NAME = 3  # letters from which the name of an image can identify a patient
 
 
 @dataclass
-class _Open:
-    """A recipe that the site works on, with everything that is worth keeping between messages."""
+class _OpenRecipe:
+    """A recipe with what was built for it and is used again for later requests: federation, network, images."""
 
     text: str
     recipe: Recipe
@@ -78,62 +78,62 @@ class _Open:
 
 
 class RequestHandler:
-    """Answers requests one after another; keeps the recipe's network and images in memory between them."""
+    """Answers requests one after another; the recipe's network and images stay in memory between them."""
 
     def __init__(self, settings: SiteSettings, log: Callable[[str], None] = lambda _: None) -> None:
         self.settings, self.log = settings, log
         self.home = Path(settings.home)
         self.audit = AuditLog(self.home / "audit.jsonl")
-        self._open: _Open | None = None
-        self.broken = False
+        self._open: _OpenRecipe | None = None
+        self.device_failed = False
 
     def serve(self, blobs: Mapping[str, bytes], about: Any) -> tuple[Blobs, dict[str, Any]]:
-        """The answer to whatever came, as it travels; what is no request gets a failure, and that is written down."""
+        """Answer a request as it travels; an invalid request gets a failure, which is logged like any answer."""
         try:
             reply = self.answer(Request.from_tensors(decode(blobs), about))
         except PolyclinicError as error:
             self.log(str(error))
-            reply = self._recorded("", "", Failure(self.settings.name, -1, str(error)))
+            reply = self._audited("", "", Failure(self.settings.name, -1, str(error)))
         tensors, plain = to_tensors(reply)
         return encode(tensors), plain
 
     def answer(self, request: Request) -> Message:
-        """The reply to a request. What goes wrong at a site is an answer too, in one sentence."""
+        """The reply to a request; an error at the site becomes a failure with one sentence."""
         number, name = request.broadcast.round, self.settings.name
         try:
             reply = self._work(request)
         except RefusedError as reason:
             reply = Failure(name, number, f"refused: {reason}")
         except PolyclinicError as error:
-            reply = Failure(name, number, self._outward(str(error)))
+            reply = Failure(name, number, self._without_names(str(error)))
         except Exception as error:
-            # The traceback names files of the hospital: it stays in the hospital's log.
+            # The traceback names files of the site: it stays in the site's log.
             self.log(traceback.format_exc())
-            # A graphics card that has failed once fails everything that this process asks of it afterwards.
-            self.broken = isinstance(error, RuntimeError) and "CUDA" in str(error)
-            said = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-            reply = Failure(name, number, self._outward(said))
-        self._tell(request, reply)
-        return self._recorded(request.run, request.part, reply)
+            # After an error of CUDA every later call of this process fails too.
+            self.device_failed = isinstance(error, RuntimeError) and "CUDA" in str(error)
+            sentence = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            reply = Failure(name, number, self._without_names(sentence))
+        self._log_reply(request, reply)
+        return self._audited(request.run, request.part, reply)
 
-    def _outward(self, text: str) -> str:
-        """What goes wrong in words for the server: those that name a file of the hospital stay in its log."""
+    def _without_names(self, text: str) -> str:
+        """An error's sentence for the server; one that names a file or an image of the site stays in the site's log."""
         settings = self.settings
         paths = list(filter(None, (settings.policy, settings.home, settings.data, settings.encoder)))
-        own = next((path for path in paths if path in text or str(Path(path).resolve()) in text), None)
-        if own is None and not self._names_an_image(text):
+        named_path = next((path for path in paths if path in text or str(Path(path).resolve()) in text), None)
+        if named_path is None and not self._names_an_image(text):
             return text
         self.log(text)
-        what = "policy" if own is not None and own == settings.policy else "files"
+        what = "policy" if named_path is not None and named_path == settings.policy else "files"
         return f"something is wrong with the site's {what}, so nothing leaves; its log says what"
 
     def _names_an_image(self, text: str) -> bool:
-        """Whether a sentence holds the name of an image, which is often that of a patient, without its folder."""
+        """Whether a sentence holds the name of an image (often that of a patient) without its folder."""
         files = [path for path in (Path(self.settings.data) / self.settings.name).rglob("*") if path.is_file()]
         stems = {stem_of(path) for path in files}
-        names = {path.name for path in files} | stems | {_CHANNEL.sub("", stem) for stem in stems}
-        found = (name for name in names if len(name) >= _TELLING and name in text)
-        return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in found)
+        names = {path.name for path in files} | stems | {_CHANNEL_SUFFIX.sub("", stem) for stem in stems}
+        candidates = (name for name in names if len(name) >= _SHORTEST_NAME and name in text)
+        return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in candidates)
 
     def _work(self, request: Request) -> Message:
         if request.site and request.site != self.settings.name:
@@ -161,34 +161,35 @@ class RequestHandler:
         refuse(too_few(opened.workspace, data, policy))
         refuse(refusal_of_privacy(policy, opened.workspace.components, max(1, releases(run))))
         update = site.train(opened.workspace, request.broadcast)
-        # A round that is repeated gives what has left before and spends nothing: the ledger knows only now.
+        # A repeated round gives the update of before and spends nothing; only now does the ledger tell.
         refuse(refusal_of_privacy(policy, opened.workspace.components, releases(run)))
         refuse(refusal_of_bytes(policy, update.bytes))
         return update
 
-    def _opened(self, text: str, policy: Policy) -> _Open:
+    def _opened(self, text: str, policy: Policy) -> _OpenRecipe:
         """The recipe of a request with this site's own folder, device and encoder; built once."""
         if self._open is None or self._open.text != text:
-            self._open = None  # the memory of the last one is free before the next one fills it
-            recipe = make_recipe(self._at_home(parse_recipe(text, "the server's recipe")), "the server's recipe")
+            self._open = None  # frees the memory of the last recipe before the next one needs it
+            origin = "the server's recipe"
+            recipe = make_recipe(self._with_local_settings(parse_recipe(text, origin)), origin)
             refuse(refusal_of_plugins(policy, recipe.plugins))
             load_plugins(recipe.plugins)
             parse_method(recipe.method)
             federation, resolved = open_for(recipe)
-            # Units were settled for all sites together, whatever the files of this one know.
+            # Units were agreed on for all sites, whatever the files of this site say.
             resolved = resolved.model_copy(update={"evaluation": recipe.evaluation})
-            self._open = _Open(text, resolved, federation, build_workspace(resolved, federation.task))
+            self._open = _OpenRecipe(text, resolved, federation, build_workspace(resolved, federation.task))
         return self._open
 
-    def _at_home(self, table: dict[str, Any]) -> dict[str, Any]:
-        """What the hospital decides, not the server: where data lies, on which device, where an encoder's file is."""
+    def _with_local_settings(self, table: dict[str, Any]) -> dict[str, Any]:
+        """The server's recipe with what the site decides: folder of the data, cache, device, file of the encoder."""
         settings = self.settings
         for key in ("data", "network", "engine"):
             if not isinstance(table.get(key, {}), dict):
                 raise PolyclinicError(f"the server's recipe: {key} = {table[key]!r} is not possible: it is a table.")
         data = {k: v for k, v in table.get("data", {}).items() if k != "cache"}
         if read_federation_file(Path(settings.data) / "federation.toml").case_pattern is not None:
-            data.pop("case_pattern", None)  # how cases are named is the hospital's to say, where it says so
+            data.pop("case_pattern", None)  # the site's own pattern wins over the server's
         data |= {"sites": [settings.name], "cache": str(self.home / "cache")}
         network = {k: v for k, v in table.get("network", {}).items() if k != "weights"}
         if "weights" in table.get("network", {}):
@@ -208,8 +209,8 @@ class RequestHandler:
             "tracking": {},
         }
 
-    def _data(self, opened: _Open, part_name: str) -> SiteData:
-        """The site's prepared images for a part of the protocol; those of the last part serve again where they fit."""
+    def _data(self, opened: _OpenRecipe, part_name: str) -> SiteData:
+        """The site's prepared images for a part of the protocol; images of the last part are reused if possible."""
         if part_name not in opened.data:
             part = self._part(opened, part_name)
             items = part.items(opened.federation, self.settings.name)
@@ -219,10 +220,10 @@ class RequestHandler:
             opened.data = {part_name: site_data(self.settings.name, opened.images[items], part)}
         return opened.data[part_name]
 
-    def _part(self, opened: _Open, name: str) -> ProtocolPart:
+    def _part(self, opened: _OpenRecipe, name: str) -> ProtocolPart:
         return site_part(opened.federation, opened.recipe, self.settings.name, name, opened.workspace.method.all_labels)
 
-    def _describe(self, opened: _Open, policy: Policy, request: Request) -> Description:
+    def _describe(self, opened: _OpenRecipe, policy: Policy, request: Request) -> Description:
         federation, part = opened.federation, self._part(opened, request.part)
         items = federation.sites[self.settings.name]
         counts = {s: len(part.split.items(federation, self.settings.name, s)) for s in ("train", "val", "test")}
@@ -230,29 +231,29 @@ class RequestHandler:
         spaced = header.affine is not None or federation.task.nominal_spacing(len(header.shape)) is not None
         return Description(
             self.settings.name, request.broadcast.round, task_of(federation), counts, spaced,
-            self._mark(part.split.to_csv()), installed_versions(),
+            self._fingerprint(part.split.to_csv()), installed_versions(),
             refusal=refusal(opened.workspace, policy) or "",
         )  # fmt: skip
 
-    def _require_same_split(self, opened: _Open, part: str, file: Path) -> None:
-        """Images that trained must not be tested later in the same run, so neither files nor cases may change in it."""
-        mark = self._mark(self._part(opened, part).split.to_csv())
+    def _require_same_split(self, opened: _OpenRecipe, part: str, file: Path) -> None:
+        """Raise if files or cases changed within a run: an image that was trained on could be tested on later."""
+        fingerprint = self._fingerprint(self._part(opened, part).split.to_csv())
         if not file.exists():
-            write_text(file, mark)
-        elif file.read_text(encoding="utf-8") != mark:
+            write_text(file, fingerprint)
+        elif file.read_text(encoding="utf-8") != fingerprint:
             raise PolyclinicError(
                 "the site's images, cases or labels have changed since this run began; restore them, or start a new run"
             )
 
-    def _mark(self, text: str) -> str:
-        """A mark by which the server sees that a split stays the same; without the secret nobody can guess at names."""
+    def _fingerprint(self, text: str) -> str:
+        """HMAC-SHA-256 that tells the server whether a split is still the same; the secret prevents guessing names."""
         secret = self.home / "mark.secret"
         if not secret.exists():
             write_private(secret, secrets.token_bytes(32))
         return hmac.new(secret.read_bytes(), text.encode(), "sha256").hexdigest()
 
-    def _recorded(self, run: str, part: str, reply: Message) -> Message:
-        """Write the audit log first; what cannot be written down does not leave."""
+    def _audited(self, run: str, part: str, reply: Message) -> Message:
+        """Write a reply to the audit log; one that cannot be logged does not leave."""
         try:
             self.audit.add(run, part, *to_tensors(reply))
         except PolyclinicError as error:
@@ -260,15 +261,15 @@ class RequestHandler:
             return Failure(self.settings.name, reply.round, "the site's audit log cannot be written")
         return reply
 
-    def _tell(self, request: Request, reply: Message) -> None:
+    def _log_reply(self, request: Request, reply: Message) -> None:
         number = request.broadcast.round + 1
         if isinstance(reply, Failure):
             self.log(f"round {number}: {reply.reason}" if number else f"{request.act}: {reply.reason}")
         elif isinstance(reply, Update):
             self.log(f"round {number}: trained in {reply.seconds:.1f} s, {reply.bytes / 1e6:.2f} MB leave")
         elif isinstance(reply, Evaluation):
-            held = f" ({reply.note})" if reply.note else ""
-            self.log(f"round {number}: {request.split} scored on {reply.images} images{held}")
+            note = f" ({reply.note})" if reply.note else ""
+            self.log(f"round {number}: {request.split} scored on {reply.images} images{note}")
         elif isinstance(reply, Description):
-            said = f"will not take part: {reply.refusal}" if reply.refusal else "takes part"
-            self.log(f"run {request.run}: {said}")
+            decision = f"will not take part: {reply.refusal}" if reply.refusal else "takes part"
+            self.log(f"run {request.run}: {decision}")

@@ -1,59 +1,50 @@
-"""``polyclinic site``: check what the hospital gave, then look after its worker and its connection."""
+"""``polyclinic site``: check the site's folder, keys and policy, then supervise its worker and its connection."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.locks import exclusive_lock
+from polyclinic.core.log_file import LogFile
 from polyclinic.data.layouts import looks_like_site
 from polyclinic.data.open_federation import open_federation
 from polyclinic.deploy.processes import require_flower
+from polyclinic.deploy.site.server_connection import ServerConnection
 from polyclinic.deploy.site.settings import SiteSettings
-from polyclinic.deploy.site.supervisor import ServerConnection, SiteSupervisor
+from polyclinic.deploy.site.supervisor import SiteSupervisor
 from polyclinic.federation.policy import load_policy
 from polyclinic.recipe import DataSettings
 
+_POLL_INTERVAL = 0.2
+
 
 def federation_of(data: Path, name: str, home: Path) -> Path:
-    """The federation folder of a site: the given one, or one around a folder that is the site itself."""
+    """The federation folder of a site: ``data``, or a new one with a link if ``data`` is the site's own folder."""
     if not data.is_dir():
         raise PolyclinicError(f"{data}: no such folder; give the folder that holds {name}/images, or images itself.")
     if not looks_like_site(data):
         return data.resolve()
-    around = home / "federation"
-    around.mkdir(parents=True, exist_ok=True)
-    link = around / name
+    federation = home / "federation"
+    federation.mkdir(parents=True, exist_ok=True)
+    link = federation / name
     if link.is_symlink():
         link.unlink()
     link.symlink_to(data.resolve(), target_is_directory=True)
     for file in ("federation.toml", "manifest.csv"):
-        found = [folder / file for folder in (data, data.resolve().parent) if (folder / file).is_file()]
-        (around / file).unlink(missing_ok=True)
-        if found:
-            shutil.copyfile(found[0], around / file)
-    return around.resolve()
+        sources = [folder / file for folder in (data, data.resolve().parent) if (folder / file).is_file()]
+        (federation / file).unlink(missing_ok=True)
+        if sources:
+            shutil.copyfile(sources[0], federation / file)
+    return federation.resolve()
 
 
-def check_site(settings: SiteSettings, line: ServerConnection, say: Callable[[str], None]) -> None:
-    """Say what this site is and what may leave it; stop where something is missing."""
-    for file, what in ((line.key, "key"), (line.ca, "ca")):
-        if file is not None and not file.is_file():
-            raise PolyclinicError(f"{file}: no such file; give the site's --{what}.")
-    if line.key is not None and not line.key.read_bytes().startswith(b"-----BEGIN "):
-        raise PolyclinicError(f"{line.key}: not a private key; give NAME.key, which polyclinic keys site made.")
-    if line.ca is not None:
-        try:
-            ssl.create_default_context(cafile=line.ca)
-        except ssl.SSLError as error:
-            raise PolyclinicError(f"{line.ca}: not a PEM certificate; expected the coordinator's ca.crt.") from error
-    if line.key is not None and line.key.stat().st_mode & 0o077 and os.name == "posix":
-        raise PolyclinicError(f"{line.key}: others can read this private key; run: chmod 600 {line.key}")
+def check_site(settings: SiteSettings, connection: ServerConnection, log: Callable[[str], object]) -> None:
+    """Log what this site is and what may leave it; raises if a key, the policy or the images are missing."""
+    connection.check_files()
     policy = load_policy(Path(settings.policy) if settings.policy else None)
     if not (Path(settings.data) / settings.name).is_dir() and not settings.data.startswith("demo:"):
         raise PolyclinicError(
@@ -62,36 +53,34 @@ def check_site(settings: SiteSettings, line: ServerConnection, say: Callable[[st
     federation = open_federation(settings.data, DataSettings(sites=(settings.name,)))
     items = federation.sites[settings.name]
     labelled = sum(item.label is not None for item in items)
-    say(f"{settings.name}: {len(items)} images, {labelled} with a label, in {settings.data}")
-    say(f"policy: {settings.policy or 'the defaults, because there is no --policy'}")
+    log(f"{settings.name}: {len(items)} images, {labelled} with a label, in {settings.data}")
+    log(f"policy: {settings.policy or 'the defaults, because there is no --policy'}")
     for key, value in policy.model_dump().items():
-        say(f"  {key} = {list(value) if isinstance(value, tuple) else value}")
-    say(f"everything that leaves is listed in {Path(settings.home) / 'audit.jsonl'}")
+        log(f"  {key} = {list(value) if isinstance(value, tuple) else value}")
+    log(f"everything that leaves is listed in {Path(settings.home) / 'audit.jsonl'}")
 
 
 def run_site(
-    settings: SiteSettings, line: ServerConnection, echo: Callable[[str], None], give_up: float | None = None
+    settings: SiteSettings, connection: ServerConnection, echo: Callable[[str], None], give_up: float | None = None
 ) -> None:
-    """Run the site until it is interrupted."""
+    """Run the site until it is interrupted; every line of its log goes to ``echo`` too."""
     require_flower()
     home = Path(settings.home)
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
     taken = "another polyclinic site works in this home; stop it, or give another --home."
-    with exclusive_lock(home, taken), (home / "site.log").open("a", encoding="utf-8") as log:
+    with exclusive_lock(home, taken), LogFile(home / "site.log") as file:
 
-        def say(text: str) -> None:
-            stamped = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}"
-            log.write(stamped + "\n")
-            log.flush()
-            echo(stamped)
+        def log(text: str) -> None:
+            echo(file.write(text))
 
-        check_site(settings, line, say)
-        say(f"connecting to {line.server}" + ("" if line.key else " WITHOUT encryption and WITHOUT a key (--insecure)"))
+        check_site(settings, connection, log)
+        warning = "" if connection.key else " WITHOUT encryption and WITHOUT a key (--insecure)"
+        log(f"connecting to {connection.server}{warning}")
         try:
-            with SiteSupervisor(settings, line, say, give_up) as hospital:
+            with SiteSupervisor(settings, connection, log, give_up) as supervisor:
                 while True:
-                    hospital.look()
-                    time.sleep(0.2)
+                    supervisor.poll()
+                    time.sleep(_POLL_INTERVAL)
         finally:
-            say("stopped")
+            log("stopped")

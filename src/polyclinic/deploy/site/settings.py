@@ -1,4 +1,4 @@
-"""What a hospital says of itself when its site starts. Nothing heavy is imported here."""
+"""The settings of a site's worker: plain data, without an import that takes time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SiteSettings:
-    """What the hospital says of itself. ``data`` is a federation folder that holds at least this site's folder."""
+    """Name, folders, device and files of a site; ``data`` is a federation folder that holds at least this site."""
 
     name: str
     data: str

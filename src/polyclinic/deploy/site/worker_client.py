@@ -1,4 +1,7 @@
-"""Finding a site's worker: by its home folder, starting it where nobody has; in a simulation it is this process."""
+"""The client of a site's worker: finds it by the site's home folder, starts it if needed, and forwards requests to it.
+
+In Flower's simulation there is no worker, and the request is handled in this process.
+"""
 
 from __future__ import annotations
 
@@ -16,34 +19,35 @@ from typing import TYPE_CHECKING, Any
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_json
-from polyclinic.deploy.site.worker_socket import Address, receive, send
+from polyclinic.deploy.site.worker_socket import WorkerAddress, receive, send
 
 if TYPE_CHECKING:
     from flwr.app import Context
 
+    from polyclinic.deploy.site.request_handler import RequestHandler
     from polyclinic.exchange.tensor_names import Blobs
 
 HOME = "POLYCLINIC_SITE_HOME"
 SETTINGS_FILE = "site.json"
-_PATIENCE = 120.0
-_TIMES = 2
+_CONNECT_TIMEOUT = 120.0
+_ATTEMPTS = 2
 
 
 def forward_request(blobs: Blobs, about: dict[str, Any], context: Context) -> tuple[Blobs, dict[str, Any]]:
-    """Hand a request to the site that this process speaks for, and wait for the answer."""
+    """Forward a request to the worker of the site that this process belongs to, and wait for the answer."""
     if "partition-id" in context.node_config and "site" not in context.node_config:
         return _in_this_process(blobs, about, context)
     home = _home(context)
-    for _ in range(_TIMES):
-        with _connection(home) as connection, suppress(EOFError, ConnectionError):
+    for _ in range(_ATTEMPTS):
+        with _connect(home) as connection, suppress(EOFError, ConnectionError):
             send(connection, blobs, about)
             return receive(connection)
-        time.sleep(1)  # the worker has just ended; whoever looks after it starts it again
-    raise PolyclinicError(f"the site's worker ended {_TIMES} times while it was at work; see the site's log")
+        time.sleep(1)  # the worker has just ended; its supervisor restarts it
+    raise PolyclinicError(f"the site's worker ended {_ATTEMPTS} times while it was at work; see the site's log")
 
 
 def _home(context: Context) -> Path:
-    """The folder of a site that ``polyclinic site`` runs, or of one that a SuperNode's own --node-config describes."""
+    """The home folder of the site: from ``polyclinic site``, or as the --node-config of a SuperNode says."""
     if HOME in os.environ:
         return Path(os.environ[HOME])
     config = context.node_config
@@ -61,8 +65,8 @@ def _home(context: Context) -> Path:
     return home
 
 
-def own_name() -> str:
-    """The name of the site that this process speaks for, as ``polyclinic site`` wrote it down; else nothing."""
+def site_name() -> str:
+    """The name of the site that this process belongs to, from the settings of ``polyclinic site``; else ""."""
     try:
         return str(json.loads((Path(os.environ[HOME]) / SETTINGS_FILE).read_text(encoding="utf-8"))["name"])
     except (KeyError, OSError, ValueError):
@@ -70,45 +74,39 @@ def own_name() -> str:
 
 
 def default_home(site: str) -> Path:
-    """Where a site keeps its memory, audit log and worker: ``$XDG_STATE_HOME/polyclinic/NAME``."""
+    """The default folder of a site's state, audit log and worker: ``$XDG_STATE_HOME/polyclinic/NAME``."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "polyclinic" / site
 
 
-def start_worker(home: Path, owner: int, log: Any = None) -> subprocess.Popen[bytes]:
-    """Start the worker of a site; it ends with the process ``owner``."""
-    command = [
-        sys.executable,
-        "-m",
-        "polyclinic.deploy.site.worker",
-        str(home / SETTINGS_FILE),
-        "--owner",
-        str(owner),
-    ]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log or None)
+def worker_command(home: Path, owner: int) -> list[str]:
+    """The command line of a site's worker, which ends with the process ``owner``."""
+    settings = str(home / SETTINGS_FILE)
+    return [sys.executable, "-m", "polyclinic.deploy.site.worker", settings, "--owner", str(owner)]
 
 
-def _connection(home: Path) -> Connection:
-    """Call the worker. Under ``polyclinic site`` it is started (again) by the site, else here, for the SuperNode."""
-    address, ends, started = Address(home), time.monotonic() + _PATIENCE, HOME in os.environ
+def _connect(home: Path) -> Connection:
+    """Connect to the worker, which ``polyclinic site`` supervises; without it the worker is started here."""
+    address, deadline, started = WorkerAddress(home), time.monotonic() + _CONNECT_TIMEOUT, HOME in os.environ
     while True:
         try:
             return address.connect()
         except (OSError, AuthenticationError) as error:
-            if time.monotonic() > ends:
-                # The server is told this, and not where the site's folder is.
+            if time.monotonic() > deadline:
+                # This goes to the server, so it does not say where the site's folder is.
                 raise PolyclinicError(
                     f"the site's worker does not answer ({type(error).__name__}); see the site's log"
                 ) from error
         if not started:
             with (home / "worker.log").open("ab") as log:
-                start_worker(home, os.getppid(), log)
+                command = worker_command(home, os.getppid())
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             started = True
         time.sleep(0.2)
 
 
 def _in_this_process(blobs: Blobs, about: dict[str, Any], context: Context) -> tuple[Blobs, dict[str, Any]]:
-    """Flower's simulation: its actors stay alive, so that the site itself can live in one."""
+    """Flower's simulation: its actors stay alive between messages, so that a request handler can stay in one."""
     config = {key: str(value) for key, value in context.run_config.items()}
     sites, number = site_names(config.get("sites")), int(context.node_config["partition-id"])
     if not config.get("data") or number >= len(sites):
@@ -118,15 +116,12 @@ def _in_this_process(blobs: Blobs, about: dict[str, Any], context: Context) -> t
         )
     homes = Path(config.get("homes") or Path(config.get("out", "")) / "sites").resolve()
     home, device, encoder = str(homes / sites[number]), config.get("device"), config.get("encoder")
-    answer: tuple[Blobs, dict[str, Any]] = _desk(sites[number], config["data"], home, device, encoder).serve(
-        blobs, about
-    )
-    return answer
+    return _simulated_handler(sites[number], config["data"], home, device, encoder).serve(blobs, about)
 
 
-def site_names(given: Any) -> list[str]:
-    """Names such as ``north,south``, or as a JSON list, from a run's configuration, in order."""
-    text = str(given or "")
+def site_names(setting: Any) -> list[str]:
+    """Sorted names of sites from a run's configuration: ``north,south``, or a JSON list."""
+    text = str(setting or "")
     try:
         names = json.loads(text) if text.startswith("[") else text.split(",")
     except ValueError:
@@ -135,7 +130,7 @@ def site_names(given: Any) -> list[str]:
 
 
 @cache
-def _desk(name: str, data: str, home: str, device: str | None, encoder: str | None) -> Any:
+def _simulated_handler(name: str, data: str, home: str, device: str | None, encoder: str | None) -> RequestHandler:
     from polyclinic.deploy.site.request_handler import RequestHandler
     from polyclinic.deploy.site.settings import SiteSettings
 

@@ -1,1 +1,1 @@
-"""The Flower engine: the same server and sites, on machines that see each other over a network only."""
+"""The Flower engine: carries messages between the server and sites on other machines."""

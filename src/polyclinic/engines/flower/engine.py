@@ -1,6 +1,6 @@
-"""The engine at the server: requests out to all sites at once, answers back in the order of the sites.
+"""The Flower engine at the server: sends a request to all sites at once, yields the answers in the order of the sites.
 
-A site that is away, late, lost or talks nonsense is a failure with a reason, never the end of a round.
+A site that is disconnected, late, restarted or sends an invalid answer is a failure with a reason; the round goes on.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ from polyclinic.exchange.serialization import decode, encode
 from polyclinic.federation.observer import Observer
 
 _Answer = TypeVar("_Answer", bound=Message)
-_FIRST_POLL, _LAST_POLL = 0.1, 0.5  # seconds between two looks for an answer: often at first, seldom in a long round
-_LOOK_AROUND = 2.0  # seconds between looks at who is there
-_LONG = 7 * 24 * 3600.0
-_ASKED = 300.0  # seconds for a question that takes no training
-_SHORTEST, _TIMES = 600.0, 10.0  # without a deadline: ten times as long as half of the sites took, ten minutes at least
-_LOST = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
-_TYPES = {"describe": "query", "train": "train", "evaluate": "evaluate"}
-_WORDS = {"describe": "asked", "train": "training", "evaluate": "scoring"}
+_FIRST_POLL, _LAST_POLL = 0.1, 0.5  # seconds between two polls for an answer; the interval grows in a long round
+_REFRESH_INTERVAL = 2.0  # seconds between two checks of which sites are connected
+_LONGEST_TTL = 7 * 24 * 3600.0
+_DESCRIBE_DEADLINE = 300.0  # seconds for a request without training
+# Without a deadline: ten times as long as half of the sites took, ten minutes at least.
+_SHORTEST_TIMEOUT, _TIMEOUT_FACTOR = 600.0, 10.0
+_LOST_CODES = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+_MESSAGE_TYPES = {"describe": "query", "train": "train", "evaluate": "evaluate"}
+_STATUSES = {"describe": "asked", "train": "training", "evaluate": "scoring"}
 
 
 @dataclass
 class _Sent:
-    """A request on its way: to which life of which node, and under which name."""
+    """A request that was sent: to which node (and activation of it), and Flower's id of the message."""
 
     node: Node
     message: str
@@ -58,8 +59,8 @@ class _Sent:
 class FlowerEngine:
     """Carries messages over a Flower grid.
 
-    ``deadline`` is the time that a site has for an answer, ``grace`` the time that it may be away, in seconds. Without
-    a deadline a silent site is waited for ten times as long as half of the sites took, and ten minutes at least.
+    ``deadline`` is the time that a site has for an answer, ``grace`` the time that it may be disconnected, in seconds.
+    Without a deadline a site may take ten times as long as half of the sites took, and ten minutes at least.
     """
 
     grid: Grid
@@ -73,7 +74,7 @@ class FlowerEngine:
     grace: float = 60.0
     observer: Observer = field(default_factory=Observer)
     task: dict[str, Any] = field(default_factory=dict)
-    """What the sites agreed on; a site with another task refuses its part."""
+    """The task that the sites agreed on; a site with another task refuses."""
     partial: ClassVar[bool] = True
 
     def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
@@ -96,9 +97,9 @@ class FlowerEngine:
         return self.nodes.online
 
     def describe(self, sites: Sequence[str]) -> Iterator[Description | Failure]:
-        """Ask sites what they are, before any weight leaves the server; that takes no training, so not for ever."""
-        quick = replace(self, deadline=min(self.deadline or _ASKED, _ASKED))
-        yield from quick._ask(self._request("describe", Broadcast(-1, {})), sites, Description)
+        """Ask sites to describe themselves, before any weight leaves the server."""
+        with_deadline = replace(self, deadline=min(self.deadline or _DESCRIBE_DEADLINE, _DESCRIBE_DEADLINE))
+        yield from with_deadline._ask(self._request("describe", Broadcast(-1, {})), sites, Description)
 
     def model(self, broadcast: Broadcast, site: str) -> Tensors:  # noqa: ARG002
         """Personal weights do not leave a site."""
@@ -112,7 +113,7 @@ class FlowerEngine:
         return replace(request, broadcast=broadcast)
 
     def _ask(self, request: Request, sites: Sequence[str], kind: type[_Answer]) -> Iterator[_Answer | Failure]:
-        """Send to all, then yield in order while the others are still at work."""
+        """Send to all sites, then yield their answers in order; an answer is yielded while later sites still work."""
         exchange = _Exchange(self, request, sites)
         for site in sites:
             answer = exchange.answer_of(site)
@@ -123,9 +124,9 @@ class FlowerEngine:
 
 
 class _Exchange:
-    """One request to several sites, and what has come back so far.
+    """One request to several sites, and the answers so far.
 
-    A thread waits for each site: an answer whose bytes trickle in, or never come, holds up nobody else.
+    A thread waits for each site, so that a slow or endless download of one answer does not delay the others.
     """
 
     def __init__(self, engine: FlowerEngine, request: Request, sites: Sequence[str]) -> None:
@@ -137,25 +138,25 @@ class _Exchange:
         self.sent: dict[str, _Sent] = {}
         self.lost: set[str] = set()
         self.asked = tuple(sites)
-        self.half: float | None = None
+        self.half_answered_after: float | None = None
         self.replies: Queue[tuple[str, str, FlowerMessage | Exception]] = Queue()
-        self.started = self.looked = time.monotonic()
+        self.started = self.refreshed = time.monotonic()
         engine.nodes.refresh()
         for site in sites:
             self._send(site)
 
     def answer_of(self, site: str) -> Message:
-        """Wait for a site's answer, and take those of others that come meanwhile."""
+        """Wait for a site's answer; answers of other sites that arrive meanwhile are stored."""
         while site not in self.answers:
             try:
                 sender, message, reply = self.replies.get(timeout=_FIRST_POLL)
             except Empty:
-                self._look_around()  # not before: what is here came in time, however long the server was busy
+                self._check_sites()  # not before: what has arrived came in time, however long the server was busy
                 continue
             if self.sent[sender].message == message and sender not in self.answers:
                 self._take(sender, reply)
         answer = self.answers[site]
-        self.answers[site] = Failure(site, self.number, "was given already")  # memory does not grow with the sites
+        self.answers[site] = Failure(site, self.number, "was given already")  # frees the answer's memory
         return answer
 
     def _send(self, site: str) -> None:
@@ -167,7 +168,7 @@ class _Exchange:
         # The tensors are the same objects for every site, so that Flower takes them in once.
         content = RecordDict({**self.arrays, **to_records({}, {**self.about, "site": site})})
         message = FlowerMessage(
-            content, node.number, _TYPES[self.request.act], ttl=engine.deadline or _LONG,
+            content, node.number, _MESSAGE_TYPES[self.request.act], ttl=engine.deadline or _LONGEST_TTL,
             group_id=str(self.number + 1),
         )  # fmt: skip
         identifiers = list(engine.grid.push_messages([message]))
@@ -177,24 +178,24 @@ class _Exchange:
         self.lost.discard(site)
         self.sent[site] = _Sent(node, identifiers[0])
         Thread(target=self._wait, args=(site, identifiers[0]), daemon=True).start()
-        engine.observer.on_status(self.number, site, _WORDS[self.request.act])
+        engine.observer.on_status(self.number, site, _STATUSES[self.request.act])
 
     def _wait(self, site: str, message: str) -> None:
-        """Until the answer is there, or nobody waits for it any more."""
+        """Poll for an answer until it arrives or is no longer expected; runs in a thread."""
         pause = _FIRST_POLL
         while site not in self.answers and self.sent[site].message == message:
             try:
                 for reply in self.engine.grid.pull_messages([message]):
                     self.replies.put((site, message, reply))
                     return
-            except Exception as error:  # in a thread it would vanish, and the round wait for ever
+            except Exception as error:  # an exception in a thread is lost, and the round would never end
                 self.replies.put((site, message, error))
                 return
             time.sleep(pause)
             pause = min(pause * 1.2, _LAST_POLL)
 
     def _take(self, site: str, reply: FlowerMessage | Exception) -> None:
-        if not isinstance(reply, Exception) and reply.has_error() and reply.error.code in _LOST:
+        if not isinstance(reply, Exception) and reply.has_error() and reply.error.code in _LOST_CODES:
             self._miss(site)
             return
         answer = self.answers[site] = self._read(site, reply)
@@ -204,7 +205,7 @@ class _Exchange:
         self.engine.observer.on_status(self.number, site, status)
 
     def _miss(self, site: str) -> None:
-        """A site is away: if it was there a moment ago it gets some time to come back, else the round goes on."""
+        """A site is disconnected: within its grace it may come back, after that it is a failure."""
         if self.engine.nodes.seen_within(site, self.engine.grace):
             self.lost.add(site)
             self.engine.observer.on_status(self.number, site, "away")
@@ -212,7 +213,7 @@ class _Exchange:
             self._fail(site, "away", "went away during the round" if site in self.sent else "is not connected")
 
     def _read(self, site: str, reply: FlowerMessage | Exception) -> Message:
-        """The answer in a reply; what is not one becomes a failure of its sender."""
+        """The answer in a reply; an invalid one becomes a failure of its sender."""
         if isinstance(reply, Exception):
             return self._failure(site, f"gave an answer that could not be fetched ({type(reply).__name__}: {reply})")
         if reply.has_error():
@@ -220,7 +221,7 @@ class _Exchange:
         try:
             blobs, about = from_records(reply.content, self.engine.limit)
             answer = from_tensors(decode(blobs), about)
-        except Exception as error:  # whatever its bytes do to those who read them: that is its fault, and not the end
+        except Exception as error:  # hostile bytes may raise anything, and must not end the round
             return self._failure(site, f"sent an answer that cannot be read: {error}")
         if isinstance(answer, Broadcast) or answer.site != site:
             return self._failure(site, f"answered as '{getattr(answer, 'site', 'the server')}'")
@@ -234,18 +235,18 @@ class _Exchange:
             answer.refusal = printable_line(answer.refusal)
         return answer
 
-    def _look_around(self) -> None:
-        """Who is late, gone, or back with a new life that knows nothing of its task?"""
+    def _check_sites(self) -> None:
+        """Fail sites that are late or gone, and send the request again to sites that reconnected or restarted."""
         now, engine = time.monotonic(), self.engine
         waiting = [site for site in {*self.sent, *self.lost} if site not in self.answers]
-        deadline = engine.deadline or self._patience(now)
+        deadline = engine.deadline or self._timeout(now)
         if deadline is not None and now - self.started > deadline:
             for site in waiting:
                 self._fail(site, "late", f"is late: no answer within the deadline of {deadline:.3g} s")
             return
-        if now - self.looked < _LOOK_AROUND:
+        if now - self.refreshed < _REFRESH_INTERVAL:
             return
-        self.looked = now
+        self.refreshed = now
         engine.nodes.refresh()
         for site in waiting:
             node = engine.nodes.of(site)
@@ -255,11 +256,13 @@ class _Exchange:
                 engine.observer.on_message(f"{site} is back; sending its task again")
                 self._send(site)
 
-    def _patience(self, now: float) -> float | None:
-        """Without a deadline: wait for more than half of the sites, then for the others many times as long as that."""
-        if self.half is None and 2 * len(self.answers) > len(self.asked):
-            self.half = now - self.started
-        return None if self.half is None else max(_SHORTEST, _TIMES * self.half)
+    def _timeout(self, now: float) -> float | None:
+        """The time limit without a deadline: none until half of the sites answered, then a multiple of that time."""
+        if self.half_answered_after is None and 2 * len(self.answers) > len(self.asked):
+            self.half_answered_after = now - self.started
+        if self.half_answered_after is None:
+            return None
+        return max(_SHORTEST_TIMEOUT, _TIMEOUT_FACTOR * self.half_answered_after)
 
     def _fail(self, site: str, status: str, reason: str) -> None:
         self.answers[site] = self._failure(site, reason)

@@ -1,4 +1,4 @@
-"""Which Flower node is which site, and since when it lives."""
+"""Which Flower node is which site, and since when it is active."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from flwr.serverapp import Grid
 
 @dataclass(frozen=True)
 class Node:
-    """``life`` changes whenever the site's SuperNode starts anew: what was sent to the life before is lost."""
+    """``activation`` is Flower's ``last_activated_at``; a SuperNode that restarts gets a new one and loses messages."""
 
     number: int
-    life: str = ""
+    activation: str = ""
 
 
 class Nodes:
@@ -31,31 +31,31 @@ class Nodes:
         self._seen: dict[str, float] = {}
 
     def seen_within(self, site: str, seconds: float) -> bool:
-        """Whether a site was there a short while ago: it may only be starting anew."""
+        """Whether a site was connected at most ``seconds`` ago: it may be restarting."""
         return site in self._seen and time.monotonic() - self._seen[site] <= seconds
 
     def of(self, site: str) -> Node | None:
-        """The node of a site, if it is there."""
+        """The node of a site, if it is connected."""
         return self._online.get(site)
 
     @property
     def online(self) -> tuple[str, ...]:
-        """Sites that are there, in order."""
+        """Sites that are connected, in the order of ``sites``."""
         return tuple(site for site in self.sites if site in self._online)
 
     def refresh(self) -> None:
-        """Look who is there."""
-        found: dict[str, Node] = {}
+        """Ask Flower which nodes are connected."""
+        online: dict[str, Node] = {}
         for info in self.grid.get_nodes():
             name = self._name(info.node_id, info.name)
             if name in self.sites:
-                found[name] = Node(info.node_id, info.last_activated_at)
-        self._online = found
-        self._seen |= dict.fromkeys(found, time.monotonic())
+                online[name] = Node(info.node_id, info.last_activated_at)
+        self._online = online
+        self._seen |= dict.fromkeys(online, time.monotonic())
 
-    def _name(self, number: int, given: str) -> str | None:
+    def _name(self, number: int, registered: str) -> str | None:
         if self.ask is None:
-            return given
+            return registered
         if self._asked.get(number) is None:
             self._asked[number] = self.ask(number)
         return self._asked[number]

@@ -1,4 +1,4 @@
-"""Messages of Flower: one array record for the weights and one for what each component shares, plain data as JSON.
+"""Flower's records: one array record for the weights and one for what each component shares, plain data as JSON.
 
 A record holds one array of bytes in the safetensors format. Flower moves every array as an object of its own, with a
 request and a signature each, so that the hundred tensors of a small network would take many seconds one by one.

@@ -1,6 +1,6 @@
-"""A hospital that means harm: everything real but the worker, which spoils what it sends, in a new way every round.
+"""A malicious site: everything is real but the worker, which spoils its updates, in another way each round.
 
-``python evil_site.py NAME DATA HOME SERVER KEY CA``
+``python malicious_site.py NAME DATA HOME SERVER KEY CA``
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from pathlib import Path
 
 import torch
 
+from polyclinic.deploy.site.server_connection import ServerConnection
 from polyclinic.deploy.site.settings import SiteSettings
-from polyclinic.deploy.site.supervisor import ServerConnection, SiteSupervisor
+from polyclinic.deploy.site.supervisor import SiteSupervisor
 from polyclinic.deploy.site.worker_client import SETTINGS_FILE
 from polyclinic.exchange.messages import Message, Update
 
 TRICKS = ("nan", "shape", "garbage", "stale", "scaled")
 
 
-class EvilHospital(SiteSupervisor):
+class MaliciousSite(SiteSupervisor):
     """Starts this file as its worker."""
 
     def worker_command(self) -> list[str]:
@@ -49,19 +50,19 @@ def work(settings_file: Path) -> None:
     import json
 
     from polyclinic.deploy.site.request_handler import RequestHandler
-    from polyclinic.deploy.site.worker_socket import Address, receive, send
+    from polyclinic.deploy.site.worker_socket import WorkerAddress, receive, send
     from polyclinic.exchange.messages import to_tensors
     from polyclinic.exchange.request import Request
     from polyclinic.exchange.serialization import decode, encode
 
     settings = SiteSettings(**json.loads(settings_file.read_text()))
-    desk = RequestHandler(settings)
-    listener = Address(Path(settings.home)).listen()
+    handler = RequestHandler(settings)
+    listener = WorkerAddress(Path(settings.home)).listen()
     while True:
         with listener.accept() as connection:
             blobs, about = receive(connection)
             request = Request.from_tensors(decode(blobs), about)
-            tensors, plain = to_tensors(spoil(desk.answer(request)))
+            tensors, plain = to_tensors(spoil(handler.answer(request)))
             sent = encode(tensors)
             if request.act == "train" and TRICKS[request.broadcast.round % len(TRICKS)] == "garbage":
                 sent = {"weights": b"no tensors at all"}
@@ -75,11 +76,10 @@ def main() -> None:
     settings = SiteSettings(
         name, str(Path(data).resolve()), str(Path(home).resolve()), str(Path("open.toml").resolve())
     )
-    with EvilHospital(
-        settings, ServerConnection(server, Path(key), Path(ca)), lambda text: print(text, flush=True)
-    ) as hospital:
+    connection = ServerConnection(server, Path(key), Path(ca))
+    with MaliciousSite(settings, connection, lambda text: print(text, flush=True)) as supervisor:
         while True:
-            hospital.look()
+            supervisor.poll()
             time.sleep(0.2)
 
 

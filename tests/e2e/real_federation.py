@@ -1,6 +1,6 @@
-"""A real federation for tests: a server and hospitals as processes of their own, with TLS and keys, on 127.0.0.1.
+"""A real federation for tests: a server and sites as processes of their own, with TLS and keys, on 127.0.0.1.
 
-Every hospital has a folder with nothing but its own images. Every wait is bounded, every process is ended by its id.
+Every site has a folder with nothing but its own images. Every wait is bounded, every process is ended by its id.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from interrupts import heed_interrupts
+
 from polyclinic.core.tensor_files import load_tensors
 from polyclinic.deploy.keys.key_folders import make_demo_keys
 from polyclinic.deploy.processes import free_port
@@ -24,8 +26,8 @@ POLYCLINIC = [str(Path(sys.executable).with_name("polyclinic"))]
 POLICY = 'minimum_images = 1\nper_case_metrics = "named"\n'
 
 
-class Hospitals:
-    """``with Hospitals(folder) as federation``: keys and data for two sites; nothing runs until it is started."""
+class RealFederation:
+    """``with RealFederation(folder) as federation``: keys and data for two sites; nothing runs until it is started."""
 
     def __init__(self, folder: Path, sites: Sequence[str] = ("north", "south")) -> None:
         self.folder, self.sites = folder, tuple(sites)
@@ -45,13 +47,13 @@ class Hospitals:
         self.recipe.write_text(self.recipe.read_text() + "[data]\nsize = [16, 16]\n")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> Hospitals:
+    def __enter__(self) -> RealFederation:
         return self
 
     def __exit__(self, *_: object) -> None:
         for process in self.processes.values():
             kill_tree(process.pid)
-            process.wait(20)
+            process.wait(120)
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """A polyclinic command whose output goes to ``NAME.out``."""
@@ -59,17 +61,17 @@ class Hospitals:
         with (self.folder / f"{name}.out").open("ab") as out:
             process = subprocess.Popen(
                 [*POLYCLINIC, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=self.folder,
-                env=environment, start_new_session=True,
+                env=environment, start_new_session=True, preexec_fn=heed_interrupts,
             )  # fmt: skip
         self.processes[name] = process
         return process
 
     def site(self, name: str, *more: str, key: str | None = None) -> subprocess.Popen[bytes]:
-        """Start a hospital."""
-        own = self.keys / "hospitals" / (key or name)
+        """Start a site."""
+        site_keys = self.keys / "hospitals" / (key or name)
         return self.start(
             name, "site", "--data", f"{name}/data", "--server", f"127.0.0.1:{self.port}", "--name", name,
-            "--key", str(own / f"{key or name}.key"), "--ca", str(own / "ca.crt"), "--home", f"{name}/home",
+            "--key", str(site_keys / f"{key or name}.key"), "--ca", str(site_keys / "ca.crt"), "--home", f"{name}/home",
             "--policy", f"{name}/policy.toml", *more,
         )  # fmt: skip
 
@@ -83,13 +85,13 @@ class Hospitals:
     def finish(self, name: str = "server", patience: float = 400, code: int = 0) -> str:
         """Wait for a process to end as expected; give back all that it said."""
         try:
-            found = self.processes[name].wait(patience)
+            ended = self.processes[name].wait(patience)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{name} did not end within {patience} s:\n{self.everything()}") from None
-        assert found == code, f"{name} ended with {found}:\n{self.everything()}"
-        return self.said(name)
+        assert ended == code, f"{name} ended with {ended}:\n{self.everything()}"
+        return self.output(name)
 
-    def said(self, name: str) -> str:
+    def output(self, name: str) -> str:
         return (self.folder / f"{name}.out").read_text(encoding="utf-8", errors="replace")
 
     def everything(self) -> str:
@@ -114,9 +116,10 @@ class Hospitals:
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         for file in ("server", "best"):
-            one, other = (f / "checkpoints/all" / f"{file}.safetensors" for f in (self.folder / out, reference))
-            assert_same(load_tensors(one)[0], load_tensors(other)[0])
-            assert load_tensors(one)[1] == load_tensors(other)[1]
+            paths = (folder / "checkpoints/all" / f"{file}.safetensors" for folder in (self.folder / out, reference))
+            (weights, about), (expected, about_expected) = map(load_tensors, paths)
+            assert_same(weights, expected)
+            assert about == about_expected
 
 
 def descendants(pid: int) -> list[int]:
@@ -127,16 +130,16 @@ def descendants(pid: int) -> list[int]:
             with suppress(OSError, IndexError, ValueError):
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 parents.setdefault(parent, []).append(int(entry.name))
-    found, todo = [], [pid]
+    family, todo = [], [pid]
     while todo:
-        one = todo.pop()
-        found.append(one)
-        todo += parents.get(one, [])
-    return found
+        member = todo.pop()
+        family.append(member)
+        todo += parents.get(member, [])
+    return family
 
 
 def kill_tree(pid: int) -> None:
     """kill -9 for a process and everything under it, as when the machine loses its power."""
-    for one in reversed(descendants(pid)):
+    for member in reversed(descendants(pid)):
         with suppress(ProcessLookupError, PermissionError):
-            os.kill(one, signal.SIGKILL)
+            os.kill(member, signal.SIGKILL)

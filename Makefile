@@ -13,7 +13,7 @@ test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 3 --dist loadgroup
 
 # Every registered method, in one process and over Flower: the same weights? About half an hour.
 test-engines: $(STAMP)

@@ -30,12 +30,13 @@ from typing import Any
 import torch
 
 import polyclinic
+from polyclinic.core.version import installed_versions
 from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor, ListenAddress
 from polyclinic.deploy.keys.key_folders import ServerKeys, make_demo_keys
 from polyclinic.deploy.processes import call, end, environment, free_port, program, start
 from polyclinic.exchange.serialization import encode
 from polyclinic.federation.observer import Observer
-from polyclinic.runs.folder import RunFolder, versions
+from polyclinic.runs.folder import RunFolder
 
 WIDTHS = {2: 16, 8: 32, 30: 63}
 SITES = ("hospital-a", "hospital-b")
@@ -154,11 +155,11 @@ def measure(millions: int, rounds: int, folder: Path) -> dict[str, Any]:
     overrides = recipe_for(WIDTHS[millions], rounds)
     here, _, server, size = run("inprocess", overrides, folder / "inprocess")
     bare = flower_alone(size, rounds, folder)
-    there, slowest, _, _ = run("flower", overrides, folder / "flower")
+    flower, slowest, _, _ = run("flower", overrides, folder / "flower")
     weights = {"weights/x": torch.zeros(size // 4)}
     return {
         "parameters": millions, "bytes": size, "wire": sum(map(len, encode(weights).values())), "inprocess": here,
-        "bare": bare, "flower": there, "slowest": slowest, "server": server, "added": there - slowest - bare - server,
+        "bare": bare, "flower": flower, "slowest": slowest, "server": server, "added": flower - slowest - bare - server,
     }  # fmt: skip
 
 
@@ -167,21 +168,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
     given = parser.parse_args()
-    found = []
+    measurements = []
     for millions in WIDTHS:
         with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
-            found.append(measure(millions, given.rounds, Path(folder)))
-            print(found[-1], flush=True)
-    known = versions()
+            measurements.append(measure(millions, given.rounds, Path(folder)))
+            print(measurements[-1], flush=True)
+    known = installed_versions()
     load = subprocess.run(["uptime"], capture_output=True, text=True).stdout.strip().rpartition("load")[2]
     lines = [
         f"| {one['parameters']} M | {one['bytes'] / 1e6:.1f} | {one['inprocess']:.2f} | {one['bare']:.2f} "
         f"| {one['flower']:.2f} | {one['slowest']:.2f} | {one['server']:.2f} | {one['added']:+.2f} |"
-        for one in found
+        for one in measurements
     ]
     machine = f"{platform.machine()}, 2 cores, no GPU (load{load} at the end)"
     about = f"polyclinic {known['polyclinic']}, flwr {known['flwr']}, torch {known['torch']}"
-    more = ", ".join(f"{(one['wire'] - one['bytes']) / one['bytes']:+.4%}" for one in found)
+    more = ", ".join(f"{(one['wire'] - one['bytes']) / one['bytes']:+.4%}" for one in measurements)
     given.out.write_text(
         TEXT.format(rounds=given.rounds, machine=machine, about=about, lines="\n".join(lines), more=more)
     )

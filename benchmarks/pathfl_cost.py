@@ -25,15 +25,15 @@ NETWORK = {"width": 32, "depth": 3, "norm": "group", "upsample": "linear"}
 TRAINING = {"batch_size": 4, "loss": "ce", "lr": 1e-4, "betas": [0.9, 0.95]}
 
 
-def table(found: dict[str, Rounds]) -> list[str]:
+def table(measured: dict[str, Rounds]) -> list[str]:
     """One line a method."""
-    base = found["fedavg"]
+    base = measured["fedavg"]
     lines = [
         "| method | seconds a round | over FedAvg | CPU seconds over FedAvg | bytes up | over FedAvg | bytes down "
         "| over FedAvg |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for method, own in found.items():
+    for method, own in measured.items():
         up, down = own.bytes("up"), own.bytes("down")
         lines.append(
             f"| {method} | {median(own.wall):.2f} | **{own.over(base):.3f}** | {own.over(base, 'cpu'):.3f} "
@@ -54,7 +54,7 @@ def main() -> None:
     keep_freed_memory()
     data = Federation(arguments.sites, arguments.images, arguments.size)
     training = {**TRAINING, "local_epochs": arguments.epochs}
-    found = take_turns(METHODS, data, arguments.rounds, NETWORK, training)
+    measured = take_turns(METHODS, data, arguments.rounds, NETWORK, training)
     size = f"{data.size}x{data.size}"
     epochs = "one local epoch" if arguments.epochs == 1 else f"{arguments.epochs} local epochs"
     report = [
@@ -70,7 +70,7 @@ def main() -> None:
         "Wanted of `pathfl`: at most 1.15 of FedAvg's time (1.30 in the paper) and 1.001 of its bytes (1.81 in the",
         "paper, which sends 12 MiB of noise).",
         "",
-        *table(found),
+        *table(measured),
     ]
     text = "\n".join(report) + "\n"
     notes = Path(__file__).with_name("pathfl_cost_notes.md")

@@ -37,9 +37,9 @@ def main() -> None:
     overrides = ["protocol.transfer=true", "evaluation.metrics=['dice']"]
     methods = ("central", "fedavg", "local")
     polyclinic.compare("demo-nuclei", methods, out=arguments.out, seeds=SEEDS, overrides=overrides, jobs=arguments.jobs)
-    found = {m: [dice(arguments.out, m, seed) for seed in SEEDS] for m in methods}
-    central, fedavg = ([own for own, _ in found[m]] for m in ("central", "fedavg"))
-    local_away = [away for _, away in found["local"]]
+    scores = {m: [dice(arguments.out, m, seed) for seed in SEEDS] for m in methods}
+    central, fedavg = ([own for own, _ in scores[m]] for m in ("central", "fedavg"))
+    local_away = [away for _, away in scores["local"]]
     holds = all(c > f > a for c, f, a in zip(central, fedavg, local_away, strict=True))
     table = [
         "# FedAvg between its references",
@@ -52,7 +52,7 @@ def main() -> None:
         line("central: all images in one place", central),
         line("fedavg", fedavg),
         line("local models, on the other sites' images", local_away),
-        line("local models, each on its own site's images", [own for own, _ in found["local"]]),
+        line("local models, each on its own site's images", [own for own, _ in scores["local"]]),
         "",
         f"central > fedavg > local elsewhere, for every seed: **{'yes' if holds else 'NO'}**.",
         "",

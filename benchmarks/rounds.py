@@ -71,14 +71,14 @@ def take_turns(
 ) -> dict[str, Rounds]:
     """Run the rounds of all methods in turns, forwards and backwards; nothing is validated."""
     settings = {"network": network, "training": {"rounds": rounds, "validate_every": rounds + 1, **training}}
-    found = {method: Rounds() for method in methods}
+    measured = {method: Rounds() for method in methods}
     with tempfile.TemporaryDirectory() as folder:
-        servers = {m: server_of(m, settings, Path(folder) / m, data, found[m]) for m in methods}
+        servers = {m: server_of(m, settings, Path(folder) / m, data, measured[m]) for m in methods}
         for number in range(rounds):
             for method in list(methods)[:: -1 if number % 2 else 1]:
                 wall, cpu = time.perf_counter(), time.process_time()
                 servers[method].round()
                 if number:
-                    found[method].wall.append(time.perf_counter() - wall)
-                    found[method].cpu.append(time.process_time() - cpu)
-    return found
+                    measured[method].wall.append(time.perf_counter() - wall)
+                    measured[method].cpu.append(time.process_time() - cpu)
+    return measured

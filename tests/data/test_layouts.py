@@ -52,13 +52,13 @@ def test_nnunet_version_1_lists_images_without_channels(tmp_path: Path) -> None:
     describe(nnunet(tmp_path / "a"), labels=labels, training=training)
     site = find_site(tmp_path / "a")
     assert site.classes == ("background", "zone", "core")
-    assert [len(found.images) for found in site.found] == [2, 2]
+    assert [len(found.images) for found in site.images] == [2, 2]
 
 
 def test_nnunet_needs_no_dataset_json(tmp_path: Path) -> None:
     site = find_site(nnunet(tmp_path / "a", channels=1))
     assert site.classes is None
-    assert [found.name for found in site.found] == ["p1", "p2"]
+    assert [found.name for found in site.images] == ["p1", "p2"]
 
 
 def test_a_missing_channel_is_named(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_decathlon_names_with_four_digits_are_not_channels(tmp_path: Path) -> No
     for name in ("liver_0000", "liver_0001"):
         volume(tmp_path / f"imagesTr/{name}.nii.gz")
         volume(tmp_path / f"labelsTr/{name}.nii.gz")
-    assert [found.name for found in find_site(tmp_path).found] == ["liver_0000", "liver_0001"]
+    assert [found.name for found in find_site(tmp_path).images] == ["liver_0000", "liver_0001"]
 
 
 def test_a_listed_file_that_is_missing_is_named(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_duplicates_strays_and_unknown_formats_are_named(tmp_path: Path) -> None
     (images / "x.png").touch()
     (images / "Thumbs.db").touch()
     (images / ".DS_Store").touch()
-    assert [found.name for found in find_site(tmp_path).found] == ["x"]
+    assert [found.name for found in find_site(tmp_path).images] == ["x"]
     (images / "x.tif").touch()
     with pytest.raises(PolyclinicError, match=r"x\.tif: has the same name as x\.png"):
         find_site(tmp_path)
@@ -140,4 +140,4 @@ def test_raw_voxels_beside_an_mhd_header_are_no_images(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     for name in ("x.mhd", "x.raw"):
         (tmp_path / "images" / name).touch()
-    assert [found.images[0].name for found in find_site(tmp_path).found] == ["x.mhd"]
+    assert [found.images[0].name for found in find_site(tmp_path).images] == ["x.mhd"]

@@ -1,0 +1,63 @@
+"""The workspace: which weights stay and which travel, and components that are lent to one site after another."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.federation.workspace import build_workspace, choose_device, describe_components
+from polyclinic.methods.expression import parse_method
+from polyclinic.networks import build_network
+from support import assert_same, tiny_recipe, tiny_task
+
+
+def test_every_weight_either_stays_or_travels() -> None:
+    for method in ("fedavg", "fedbn", "local"):
+        workspace = build_workspace(tiny_recipe(method), tiny_task())
+        assert workspace.kept.isdisjoint(workspace.exchanged)
+        assert workspace.kept | workspace.exchanged == set(workspace.network.state_dict())
+    assert workspace.exchanged == set(), "local exchanges nothing"
+    buffers = build_workspace(tiny_recipe(policies={"buffers": "keep"}), tiny_task())
+    assert buffers.kept == set(buffers.network.buffer_names()) != set()
+
+
+def test_a_method_and_a_network_that_are_there_already_are_used() -> None:
+    recipe, task = tiny_recipe("fedbcs"), tiny_task()
+    method, network = parse_method(recipe.method), build_network(task, recipe.network, recipe.seed)
+    workspace, expected = build_workspace(recipe, task, method, network), build_workspace(recipe, task)
+    assert workspace.method is method
+    assert workspace.network is network
+    assert_same(dict(network.state_dict()), dict(expected.network.state_dict()))
+
+
+def test_components_of_a_site_leave_no_trace_at_the_next_one() -> None:
+    workspace = build_workspace(tiny_recipe("moon"), tiny_task())
+    first = workspace.fresh_components({"model_contrast": {"old": torch.ones(1)}})
+    contrast = next(component for component in first if component.name == "model_contrast")
+    assert contrast.state.keys() == {"old"}
+    contrast.state["new"] = contrast.ledger["count"] = torch.ones(1)
+    assert all(not component.state and not component.ledger for component in workspace.fresh_components({}))
+
+
+def test_loading_starts_from_the_initial_kept_weights_and_copies_are_independent() -> None:
+    workspace = build_workspace(tiny_recipe("fedbn"), tiny_task())
+    name = next(name for name in sorted(workspace.kept) if name.endswith("weight"))
+    workspace.load({name: torch.full_like(workspace.initial_kept[name], 7.0)})
+    changed = workspace.kept_weights()
+    assert set(changed[name].tolist()) == {7.0}
+    workspace.load(workspace.initial_exchanged)
+    assert_same(workspace.kept_weights(), workspace.initial_kept)
+    assert set(changed[name].tolist()) == {7.0}
+
+
+def test_a_device_that_is_not_there_gets_a_sentence() -> None:
+    with pytest.raises(PolyclinicError, match=r"engine\.device = 'cuda:77' cannot be used here .*try 'cpu' or 'auto'"):
+        choose_device("cuda:77")
+    assert choose_device("cpu").type == "cpu"
+
+
+def test_components_are_described_with_their_settings() -> None:
+    described = describe_components(build_workspace(tiny_recipe("fedprox(mu=0.5)"), tiny_task()))
+    assert [entry["component"] for entry in described] == ["weighted_mean", "proximal"]
+    assert described[1]["settings"] == {"mu": 0.5}

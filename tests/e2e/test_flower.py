@@ -31,7 +31,9 @@ def held(federation: RealFederation, first: int, rounds: int) -> list[str]:
     folder = federation.folder / "hold"
     folder.mkdir()
     method = f"fedbn+holding(folder={folder},site=north,round={first})"
-    return ["--method", method, "--set", f'plugins=["{plugin}"]', "--set", f"training.rounds={rounds}"]
+    # On a busy machine a site may need more than the default grace to come back.
+    rules = [f'plugins=["{plugin}"]', f"training.rounds={rounds}", "engine.grace=600"]
+    return ["--method", method, *(text for rule in rules for text in ("--set", rule))]
 
 
 def test_a_site_and_then_the_server_are_killed_mid_round_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from polyclinic.federation.store import SiteStore
 from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import make_recipe, recipe_text
-from polyclinic.runs.plan import open_for, prepare_items, site_data
+from polyclinic.runs.plan import plan_run, prepare_items, site_data
 
 OPEN = 'minimum_images = 1\nper_case_metrics = "named"\n'
 
@@ -153,7 +153,8 @@ def handler_play(handler: RequestHandler) -> Play:
 
 def site_in_process(recipe: Recipe, name: str, part: str, folder: Path) -> tuple[Site, Workspace, Split]:
     """The same site in one process, from a folder that holds all sites."""
-    federation, resolved = open_for(recipe)
+    plan = plan_run(recipe)
+    federation, resolved = plan.federation, plan.recipe
     resolved = resolved.model_copy(update={"evaluation": recipe.evaluation})
     workspace = build_workspace(resolved, federation.task)
     (protocol_part,) = [p for p in protocol_parts(federation, resolved, workspace.method.all_labels) if p.name == part]
@@ -169,7 +170,8 @@ def request_for(
 
 
 def initial_weights(recipe: Recipe) -> dict[str, torch.Tensor]:
-    federation, resolved = open_for(recipe)
+    plan = plan_run(recipe)
+    federation, resolved = plan.federation, plan.recipe
     return dict(build_workspace(resolved, federation.task).initial_exchanged)
 
 

@@ -18,12 +18,10 @@ from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData, pool
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Broadcast
-from polyclinic.federation.optimizers import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
 from polyclinic.federation.site import Site
 from polyclinic.federation.store import SiteStore
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.networks import load_weights
-from polyclinic.recipe import TrainingSettings
 from support import Keeper, tiny_recipe, tiny_server, tiny_site, tiny_task
 from temporary_components import known
 
@@ -77,36 +75,6 @@ def test_a_round_is_the_plain_pytorch_loop(tmp_path: Path) -> None:
             optimizer.step()
     for name, tensor in network.state_dict().items():
         assert torch.equal(tensor, update.weights[name]), name
-
-
-@pytest.mark.parametrize(("schedule", "middle"), [("constant", 1.0), ("cosine", 0.5), ("poly", 0.5**0.9)])
-def test_learning_rates(schedule: str, middle: float) -> None:
-    wanted = TrainingSettings(lr=1.0, schedule=schedule)  # type: ignore[arg-type]
-    assert learning_rate(wanted, 0.0) == 1.0
-    assert learning_rate(wanted, 0.5) == pytest.approx(middle)
-    assert schedule == "constant" or learning_rate(wanted, 0.999) < 0.01
-
-
-@pytest.mark.parametrize(("kind", "momentum"), [("sgd", 0.0), ("sgd", 0.9), ("adam", 0.0), ("adamw", 0.0)])
-def test_optimiser_state_survives_as_named_tensors(kind: str, momentum: float) -> None:
-    wanted = TrainingSettings(optimizer=kind, momentum=momentum, lr=0.1)  # type: ignore[arg-type]
-
-    def steps(first: int, second: int) -> Tensor:
-        torch.manual_seed(0)
-        weight = nn.Parameter(torch.randn(3))
-        names = {"layer.weight": weight}
-        optimizer = build_optimizer(names, wanted)
-        for count in (first, second):
-            for _ in range(count):
-                optimizer.zero_grad()
-                (weight.sin().sum() * 3).backward()
-                optimizer.step()
-            saved = {n: t.clone() for n, t in optimizer_tensors(optimizer, names).items()}
-            optimizer = build_optimizer(names, wanted)
-            restore_optimizer(optimizer, names, saved)
-        return weight.detach()
-
-    assert torch.equal(steps(5, 0), steps(2, 3))
 
 
 def second_round(tmp_path: Path, skipped: int = 0, **policies: str) -> tuple[dict[str, Tensor], SiteStore]:

@@ -68,12 +68,6 @@ def plan_run(recipe: Recipe) -> RunPlan:
     return RunPlan(resolved, federation, method, network)
 
 
-def open_for(recipe: Recipe) -> tuple[Federation, Recipe]:
-    """The opened federation and the resolved recipe of ``plan_run``, where nothing else of it is needed."""
-    plan = plan_run(recipe)
-    return plan.federation, plan.recipe
-
-
 def _training_size(federation: Federation, recipe: Recipe, multiple: int) -> tuple[int, ...] | str:
     """The value of ``data.size``, checked to leave room for the network's deepest map."""
     data, dims = recipe.data, federation.task.spatial_dims

@@ -21,7 +21,7 @@ from polyclinic.exchange.serialization import decode, encode
 from polyclinic.federation.site import Site
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.recipe.files import recipe_text
-from polyclinic.runs.plan import open_for
+from polyclinic.runs.plan import plan_run
 from support import assert_same
 
 
@@ -319,7 +319,8 @@ def test_images_that_change_within_a_run_stop_the_site_and_no_other_run(tiny_fed
     folder = tmp_path / "federation"
     shutil.copytree(tiny_federation, folder)
     recipe = png_recipe(folder)
-    federation, resolved = open_for(recipe)
+    plan = plan_run(recipe)
+    federation, resolved = plan.federation, plan.recipe
     broadcast = Broadcast(0, dict(build_workspace(resolved, federation.task).initial_exchanged))
     handler = make_handler(tmp_path / "home", folder, device="cpu")
     assert isinstance(handler.answer(request_for("train", recipe, broadcast)), Update)

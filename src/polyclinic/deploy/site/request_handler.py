@@ -7,7 +7,7 @@ import re
 import secrets
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +53,12 @@ from polyclinic.federation.policy import (
 )
 from polyclinic.federation.site import Site
 from polyclinic.federation.store import SiteStore
-from polyclinic.federation.workspace import Workspace, build_workspace
-from polyclinic.methods.expression import parse_method
-from polyclinic.methods.registry import load_plugins
+from polyclinic.federation.workspace import Workspace
 from polyclinic.recipe import Recipe
+from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import make_recipe, parse_recipe
 from polyclinic.runs.part_scoring import require_spacing
-from polyclinic.runs.plan import open_for, prepare_items, require_training_data, site_data
+from polyclinic.runs.plan import plan_run, prepare_items, require_training_data, site_data
 
 _CHANNEL_SUFFIX = re.compile(r"_\d{4}$")  # a file's name is that of its image and the number of the channel
 _SHORTEST_NAME = 3  # letters from which the name of an image can identify a patient
@@ -173,12 +172,10 @@ class RequestHandler:
             origin = "the server's recipe"
             recipe = make_recipe(self._with_local_settings(parse_recipe(text, origin)), origin)
             refuse(refusal_of_plugins(policy, recipe.plugins))
-            load_plugins(recipe.plugins)
-            parse_method(recipe.method)
-            federation, resolved = open_for(recipe)
+            plan = plan_run(recipe)
             # Units were agreed on for all sites, whatever the files of this site say.
-            resolved = resolved.model_copy(update={"evaluation": recipe.evaluation})
-            self._open = _OpenRecipe(text, resolved, federation, build_workspace(resolved, federation.task))
+            plan = replace(plan, recipe=with_changes(plan.recipe, {"evaluation": recipe.evaluation}))
+            self._open = _OpenRecipe(text, plan.recipe, plan.federation, plan.open_workspace())
         return self._open
 
     def _with_local_settings(self, table: dict[str, Any]) -> dict[str, Any]:

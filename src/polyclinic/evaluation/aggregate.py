@@ -46,14 +46,14 @@ def summarise(rows: Iterable[Row]) -> tuple[dict[str, dict[str, float]], dict[st
 
 def case_values(rows: Iterable[Row]) -> dict[str, list[float]]:
     """One value a case of each entry that ``summarise`` has for a site; ``rows`` are of one site."""
-    found: dict[str, dict[str, dict[str, list[tuple[str, float]]]]] = {}
+    by_metric: dict[str, dict[str, dict[str, list[tuple[str, float]]]]] = {}
     classes: dict[str, dict[str, None]] = {}
     for row in rows:
-        cases = found.setdefault(row["metric"], {})
+        cases = by_metric.setdefault(row["metric"], {})
         cases.setdefault(row["case"], {}).setdefault(row["image"], []).append((row["class"], row["value"]))
         classes.setdefault(row["metric"], {})[row["class"]] = None
     values: dict[str, list[float]] = {}
-    for metric, cases in found.items():
+    for metric, cases in by_metric.items():
         names = (None, *classes[metric]) if len(classes[metric]) > 1 else (None,)
         for name in names:
             key = metric if name is None else f"{metric}/{name}"

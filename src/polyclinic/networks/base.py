@@ -98,11 +98,11 @@ class SegmentationNetwork(nn.Module, ABC):
     def norm_names(self) -> set[str]:
         """Names of all weights and buffers of normalisation layers, found by type and not by spelling."""
         norms = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
-        found: set[str] = set()
+        names: set[str] = set()
         for prefix, module in self.named_modules():
             if isinstance(module, norms):
-                found |= {f"{prefix}.{name}" for name in module.state_dict()}
-        return found
+                names |= {f"{prefix}.{name}" for name in module.state_dict()}
+        return names
 
 
 @contextmanager

@@ -44,13 +44,13 @@ class ViT(PyramidNetwork):
     def maps(self, images: Tensor) -> list[Tensor]:
         """Token maps ``(batch, embedding, *grid)`` of the levels; the deepest is normalised, the others as they are."""
         grid = [size // self.multiple for size in images.shape[2:]]
-        tokens, found = self.embedding(images), []
+        tokens, levels = self.embedding(images), []
         for start, end in pairwise([0, *self.ends]):
             for block in self.blocks[start:end]:
                 tokens = block(tokens)
-            found.append(tokens)
-        found[-1] = self.norm(tokens)
-        return [one.transpose(1, 2).unflatten(2, grid) for one in found]
+            levels.append(tokens)
+        levels[-1] = self.norm(tokens)
+        return [one.transpose(1, 2).unflatten(2, grid) for one in levels]
 
     def encoder_stages(self) -> list[str]:
         """The patch embedding and each layer, ``block0`` first."""

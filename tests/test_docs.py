@@ -163,5 +163,5 @@ def test_the_citation_is_of_this_version() -> None:
     assert (citation["type"], citation["title"], citation["license"]) == ("software", "polyclinic", "Apache-2.0")
     assert citation["version"] == polyclinic.__version__
     assert citation["authors"] == [{"name": "The polyclinic contributors"}]
-    assert len(citation["references"]) == 4
+    assert len(citation["references"]) == 3
     assert all({"type", "title", "authors"} <= reference.keys() for reference in citation["references"])

@@ -88,6 +88,8 @@ def test_the_architecture_page_draws_these_floors() -> None:
     house = page[page.index("## The house") :]
     drawn = re.findall(r"^  (\w+)(?:/|\.py)", house[: house.index("```\n\n")], re.MULTILINE)
     assert drawn == [name for names in reversed(FLOORS) for name in names]
+    arrows = " ".join(house[house.index("`cli →") :].split("`")[1].split())
+    assert arrows == " → ".join(" | ".join(names) for names in reversed(FLOORS))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,23 @@ def write_picture(path: Path, array: object) -> None:
     PILImage.fromarray(np.asarray(array, dtype=np.uint8)).save(path)
 
 
+def file_item(image: Path, label: Path | None = None) -> Item:
+    """The only image of a site."""
+    return Item("site", "x", (image,), label, "x")
+
+
+def saved(path: Path, array: np.ndarray, mode: str | None = None) -> Path:
+    """A picture in the type of the array, or in one of Pillow's modes."""
+    picture = PILImage.fromarray(array)
+    (picture.convert(mode) if mode else picture).save(path)
+    return path
+
+
+def nifti(path: Path, array: np.ndarray, affine: np.ndarray | None = None) -> Path:
+    nibabel.save(nibabel.Nifti1Image(array, np.eye(4) if affine is None else affine), path)
+    return path
+
+
 def write_volume(path: Path, shape: tuple[int, ...] = (6, 5, 4)) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     nibabel.save(nibabel.Nifti1Image(np.zeros(shape, np.int16), np.eye(4)), path)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import doctest
-from math import pi
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from polyclinic.data import augmentation as module
 from polyclinic.data.augmentation import Augmentation, blur, change_contrast, change_gamma
-from polyclinic.data.deformation import Deformation, affine_matrices
 from polyclinic.recipe import AugmentationSettings
 
 EVERYTHING = AugmentationSettings(
@@ -23,19 +21,6 @@ EVERYTHING = AugmentationSettings(
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def warp(images: Tensor, theta: Tensor, mode: str = "linear") -> Tensor:
-    grid = torch.nn.functional.affine_grid(theta, [len(images), 1, *images.shape[2:]], align_corners=False)
-    return Deformation(images.ndim - 2, (), torch.arange(len(images)), grid).apply(images, mode)
-
-
-def turned(images: Tensor, degrees: float, plane: int = 0, mode: str = "linear") -> Tensor:
-    dims = images.ndim - 2
-    angles = torch.zeros(len(images), dims * (dims - 1) // 2)
-    angles[:, plane] = degrees * pi / 180
-    still = torch.zeros(len(images), dims)
-    return warp(images, affine_matrices(angles, torch.ones(len(images)), still, images.shape[2:]), mode)
 
 
 def smooth(shape: tuple[int, ...], seed: int = 0) -> Tensor:
@@ -69,60 +54,6 @@ def test_certain_flips_equal_torch_flip(shape: tuple[int, ...]) -> None:
     assert torch.equal(moved_labels, labels.flip(axes))
 
 
-def test_every_sample_is_mirrored_by_itself_and_exactly() -> None:
-    images = torch.rand(64, 1, 4, 6)
-    moved, _ = Augmentation(AugmentationSettings(flip=0.5)).geometry(images, None, seeded())
-    choices = [(), (-2,), (-1,), (-2, -1)]
-    seen = set()
-    for image, result in zip(images, moved, strict=True):
-        matches = [axes for axes in choices if torch.equal(image.flip(axes), result)]
-        assert len(matches) == 1
-        seen.add(matches[0])
-    assert seen == set(choices)
-
-
-def test_flips_inside_the_grid_equal_flips_of_the_input() -> None:
-    # Both draw the same numbers; only the first has them composed with a (here trivial) warp.
-    images = torch.rand(16, 1, 6, 9)
-    still = {"rotation": 0.0, "scaling": 0.0, "translation": 0.0}
-    warped, _ = Augmentation(AugmentationSettings(flip=0.5, affine=1, **still)).geometry(images, None, seeded())
-    flipped, _ = Augmentation(AugmentationSettings(flip=0.5)).geometry(images, None, seeded())
-    assert not torch.equal(flipped, images)
-    torch.testing.assert_close(warped, flipped, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("mode", ["linear", "nearest"])
-@pytest.mark.parametrize("size", [7, 8])
-def test_quarter_turn_equals_rot90(mode: str, size: int) -> None:
-    images = torch.rand(2, 3, size, size)
-    torch.testing.assert_close(turned(images, 90, mode=mode), images.rot90(1, (2, 3)), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize(("plane", "axes"), [(0, (3, 4)), (1, (2, 4)), (2, (2, 3))])
-def test_quarter_turn_in_every_plane_of_a_volume(plane: int, axes: tuple[int, int]) -> None:
-    images = torch.rand(1, 1, 6, 6, 6)
-    torch.testing.assert_close(turned(images, 90, plane), images.rot90(1, axes), atol=1e-5, rtol=0)
-
-
-def test_rotation_is_rigid_in_an_oblong_image() -> None:
-    # A disc that touches neither border stays a disc; without the aspect ratio it would become an ellipse.
-    rows, columns = np.mgrid[:40, :120]
-    disc = ((rows - 19.5) ** 2 + (columns - 59.5) ** 2 < 12**2).astype(np.float32)
-    result = turned(torch.from_numpy(disc)[None, None], 37)[0, 0].numpy()
-    assert np.abs((result > 0.5) != (disc > 0.5)).sum() <= 0.02 * disc.sum()
-
-
-def test_scale_enlarges_and_shift_moves_along_its_axis() -> None:
-    images = torch.zeros(1, 1, 20, 40)
-    images[..., 8:12, 16:24] = 1
-    none, one = torch.zeros(1, 1), torch.ones(1)
-    larger = warp(images, affine_matrices(none, 2 * one, torch.zeros(1, 2), (20, 40)), "nearest")
-    assert torch.equal(larger[0, 0].nonzero().aminmax(dim=0).min, torch.tensor([6, 12]))
-    assert torch.equal(larger[0, 0].nonzero().aminmax(dim=0).max, torch.tensor([13, 27]))
-    down = warp(images, affine_matrices(none, one, torch.tensor([[0.1, 0.0]]), (20, 40)), "nearest")
-    assert torch.equal(down, images.roll(2, 2))
-
-
 @pytest.mark.parametrize("shape", [(4, 1, 24, 40), (2, 1, 12, 20, 16)])
 def test_image_and_label_move_alike(shape: tuple[int, ...]) -> None:
     field = smooth(shape)
@@ -146,24 +77,6 @@ def test_a_drawn_deformation_moves_a_second_tensor_the_same_way() -> None:
     assert torch.equal(deformation.apply(images), moved)
     assert torch.equal(deformation.apply(images[:, 1:]), moved[:, 1:])
     assert torch.equal(deformation.apply(images[:, 0]), moved[:, 0])
-
-
-def test_integers_are_not_interpolated() -> None:
-    with pytest.raises(ValueError, match="nearest"):
-        Augmentation(EVERYTHING).draw((1, 1, 4, 4), seeded()).apply(torch.zeros(1, 1, 4, 4, dtype=torch.int64))
-
-
-def test_elastic_strength_is_the_deviation_of_the_shift_at_control_points() -> None:
-    # A ramp from 0 to 1 along the rows shows its own displacement; small enough to stay inside.
-    size, points = 71, 8
-    rows = (torch.arange(size) + 0.5).view(1, 1, -1, 1) / size
-    ramp = rows.expand(200, 1, size, size)
-    augmentation = Augmentation(AugmentationSettings(elastic=1, elastic_grid=points, elastic_strength=0.01))
-    shift = (augmentation.geometry(ramp, None, seeded())[0] - ramp)[..., 10:-10, 10:-10]
-    at_controls = shift[..., ::10, ::10]
-    assert at_controls.std().item() == pytest.approx(0.01, rel=0.05)
-    # Smooth: no step between neighbours is larger than what a cubic between control points 10 pixels apart allows.
-    assert shift.diff(dim=3).abs().max() < 0.3 * shift.abs().max()
 
 
 @pytest.mark.parametrize("shape", [(6, 2, 9, 12), (5, 1, 6, 7, 8)])

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.check import CheckReport, check_federation
 from polyclinic.data.phantoms import write_demo
 from polyclinic.recipe import DataSettings
@@ -218,13 +217,6 @@ def test_undeclared_classes_are_taken_from_the_labels(folder: Path) -> None:
     assert found(report, "error") == [("north", "north/labels/p0.png")]
     assert report.warnings == ()
     assert report.rows[1].classes == ("background", "class 1")
-
-
-def test_no_federation_at_all_raises(tmp_path: Path) -> None:
-    (tmp_path / "hollow").mkdir()
-    for source in (tmp_path / "absent", tmp_path / "hollow", "demo:nucle"):
-        with pytest.raises(PolyclinicError):
-            check_federation(source)
 
 
 def test_progress_counts_every_image(folder: Path) -> None:

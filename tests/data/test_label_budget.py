@@ -77,12 +77,6 @@ def test_slices_of_volumes_are_counted_and_the_last_volume_is_split(tmp_path: Pa
     assert all(sorted(counts) == [3, 10] for counts in by_site.values())
 
 
-@pytest.mark.parametrize("labelled", [0, -1, 1.5, 1.0, True])
-def test_a_budget_that_is_none_gets_a_sentence(labelled: float) -> None:
-    with pytest.raises(PolyclinicError, match=r"data\.labelled.*must be a whole number from 1, or a share above 0"):
-        make_recipe({"federation": "demo:nuclei", "data": {"labelled": labelled}})
-
-
 def small(folder: Path, method: str = "fedavg", **data: object) -> dict[str, object]:
     return {
         "federation": str(folder), "method": method, "data": {"size": [16, 16], **data},

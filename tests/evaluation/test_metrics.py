@@ -109,15 +109,6 @@ def test_single_voxels_identical_masks_and_a_full_image() -> None:
         assert [same[metric] for metric in ALL] == [[1.0]] * 4 + [[0.0]] * 3
 
 
-def test_asd_is_directed_from_the_prediction() -> None:
-    truth, prediction = np.zeros((1, 12), int), np.zeros((1, 12), int)
-    truth[0, [0, 10]] = prediction[0, 0] = 1
-    found = case_metrics(prediction, truth, 2, DISTANCES)
-    assert found["asd"] == [0.0]
-    assert found["assd"] == [pytest.approx(10 / 3)]
-    assert found["hd95"] == [pytest.approx(9.5)]  # ranks 0 and 10, 95 % of the way
-
-
 @pytest.mark.parametrize(
     ("policy", "both", "truth_empty", "prediction_empty"),
     [

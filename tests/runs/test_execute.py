@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,33 +16,13 @@ import torch
 import polyclinic
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.tensor_files import load_tensors
-from polyclinic.federation.training import LocalTraining
 from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.local_execution import LocalExecution
-from support import Keeper, assert_same, write_tiny_federation, write_tiny_recipe
+from run_files import METHODS, SIZES, events_of, rows_of, split_of, summary_of
+from support import assert_same, write_tiny_federation, write_tiny_recipe
 
 METRICS = ["dice", "iou", "precision", "sensitivity", "hd95", "asd", "assd"]
-METHODS = ["fedavg", "fedbn", "local", "central"]
-SIZES = {"north": 5, "south": 4}
 Finished = Callable[..., Path]
-
-
-def rows_of(run: Path) -> list[dict[str, str]]:
-    with (run / "cases.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def events_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-
-
-def summary_of(run: Path) -> dict[str, Any]:
-    return dict(json.loads((run / "summary.json").read_text()))
-
-
-def split_of(run: Path, name: str = "split.csv") -> dict[tuple[str, str], str]:
-    with (run / name).open(newline="") as file:
-        return {(row["site"], row["image"]): row["split"] for row in csv.DictReader(file)}
 
 
 def test_a_run_folder_holds_what_it_takes_to_trace_a_number(finished: Finished, tiny_federation: Path) -> None:
@@ -139,103 +117,6 @@ def test_k_fold_tests_every_image_once(method: str, finished: Finished) -> None:
     assert not (run / "problems.log").exists()
 
 
-@pytest.mark.parametrize("method", ["fedavg", "central"])
-def test_a_site_without_validation_images_is_no_failure(method: str, tiny_recipe_file: Path, tmp_path: Path) -> None:
-    keeper = Keeper()
-    overrides = ["data.split=[0.8, 0, 0.2]", "training.rounds=1"]
-    polyclinic.run(tiny_recipe_file, out=tmp_path / "run", method=method, overrides=overrides, observer=keeper)
-    assert keeper.refusals == []
-
-
-class Witness(Keeper):
-    """Notes which site's images are drawn for training, in which part of the protocol."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__()
-        self.part = ""
-        self.drawn: dict[str, set[tuple[str, str]]] = {}
-        real = LocalTraining._load
-
-        def load(training: LocalTraining, rows: torch.Tensor, generator: torch.Generator) -> Any:
-            samples = [training.site.data.images.samples[int(row)] for row in rows]
-            self.drawn.setdefault(self.part, set()).update((sample.site, sample.name) for sample in samples)
-            return real(training, rows, generator)
-
-        monkeypatch.setattr(LocalTraining, "_load", load)
-
-    def on_start(self, part: str, sites: Any, rounds: int, done: int) -> None:
-        self.part = part
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_leave_one_site_out_tests_all_of_the_unseen_site_and_never_trains_on_it(
-    method: str, tiny_recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    witness = Witness(monkeypatch)
-    overrides = ["protocol.kind=leave-one-site-out", "training.rounds=1"]
-    run = polyclinic.run(
-        tiny_recipe_file, out=tmp_path / "run", method=method, overrides=overrides, observer=witness
-    ).folder
-    tested = Counter((row["site"], row["image"]) for row in rows_of(run) if row["metric"] == "dice")
-    assert tested == {(site, f"case{number}"): 1 for site, count in SIZES.items() for number in range(count)}
-    for unseen in SIZES:
-        split = split_of(run, f"split-without-{unseen}.csv")
-        assert {part for key, part in split.items() if key[0] == unseen} == {"test"}
-        assert witness.drawn[f"without-{unseen}"] == {key for key, part in split.items() if part == "train"}
-        digest = hashlib.sha256((run / f"split-without-{unseen}.csv").read_bytes()).hexdigest()
-        assert summary_of(run)["split_sha256"][f"without-{unseen}"] == digest
-    assert not (run / "split.csv").exists()
-    assert list(summary_of(run)["sites"]) == ["north", "south"]
-    assert [sum(event["samples"].values()) for event in events_of(run)] == [2, 3]
-
-
-def test_training_draws_training_images_only(
-    tiny_recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    witness = Witness(monkeypatch)
-    run = polyclinic.run(
-        tiny_recipe_file, out=tmp_path / "run", overrides=["training.rounds=1"], observer=witness
-    ).folder
-    assert witness.drawn == {"all": {key for key, part in split_of(run).items() if part == "train"}}
-
-
-def test_personal_models_without_a_rule_for_strangers_are_all_tested_at_the_unseen_site(tmp_path: Path) -> None:
-    """Three sites and ``local``: two models for each unseen site, averaged."""
-    federation = write_tiny_federation(tmp_path / "fed", {"a": 3, "b": 3, "c": 3})
-    recipe = write_tiny_recipe(tmp_path / "r.toml", federation, rounds=1)
-    overrides = ["protocol.kind=leave-one-site-out"]
-    run = polyclinic.run(recipe, out=tmp_path / "run", method="local", overrides=overrides).folder
-    models = {(row["site"], row["model"]) for row in rows_of(run)}
-    assert models == {(site, model) for site in "abc" for model in "abc" if site != model}
-    values = [float(r["value"]) for r in rows_of(run) if (r["site"], r["metric"]) == ("a", "dice")]
-    assert len(values) == 2 * 3
-    assert summary_of(run)["sites"]["a"]["dice"] == pytest.approx(mean(values))
-
-
-def test_the_transfer_matrix_holds_every_model_at_every_site(finished: Finished) -> None:
-    local = summary_of(finished("local", "protocol.transfer=true", "network.depth=1"))
-    matrix = local["transfer"]["all"]
-    assert {model: set(row) for model, row in matrix.items()} == {site: set(SIZES) for site in SIZES}
-    for site in SIZES:
-        assert matrix[site][site] == local["sites"][site]["dice"]
-    assert matrix["north"] != matrix["south"]
-    shared = summary_of(finished("fedavg", "protocol.transfer=true"))
-    assert shared["transfer"]["all"]["north"] == shared["transfer"]["all"]["south"]
-    assert "transfer" not in summary_of(finished())
-
-
-def test_the_tested_model_is_the_best_on_validation_or_the_last(finished: Finished) -> None:
-    """A learning rate this high makes the last round worse than the one before."""
-    best, last = (
-        summary_of(finished("fedavg", "training.lr=1.0", f"training.select={which}")) for which in ("best", "last")
-    )
-    events = events_of(finished("fedavg", "training.lr=1.0", "training.select=best"))
-    scores = [event["validation"]["dice"] for event in events]
-    assert scores.index(max(scores)) < 2
-    assert best["tested_rounds"] == {"all": scores.index(max(scores)) + 1}
-    assert last["tested_rounds"] == {"all": 3}
-
-
 def test_from_python_in_under_ten_lines(tiny_recipe_file: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     result = polyclinic.run(tiny_recipe_file, method="fedprox(mu=0.1)", overrides=["training.rounds=1"])
@@ -248,24 +129,6 @@ def test_a_finished_run_is_read_and_not_repeated(finished: Finished, tiny_recipe
     before = summary_of(finished())
     monkeypatch.setattr(LocalExecution, "run", lambda _: pytest.fail("trained again"))
     assert polyclinic.run(tiny_recipe_file, out=finished(), resume=True).summary == before
-
-
-def test_a_finished_part_of_a_protocol_is_not_repeated(tiny_recipe_file: Path, tmp_path: Path) -> None:
-    overrides = ["protocol.kind=leave-one-site-out", "training.rounds=1"]
-    first = polyclinic.run(tiny_recipe_file, out=tmp_path / "run", overrides=overrides)
-    first.folder.joinpath("summary.json").unlink()
-    (first.folder / "checkpoints" / "without-south" / "tested.json").unlink()
-
-    class Starts(Keeper):
-        parts: list[tuple[str, int]] = []  # noqa: RUF012
-
-        def on_start(self, part: str, sites: Any, rounds: int, done: int) -> None:
-            self.parts.append((part, done))
-
-    again = polyclinic.run(tiny_recipe_file, out=tmp_path / "run", overrides=overrides, resume=True, observer=Starts())
-    assert Starts.parts == [("without-south", 1)]
-    assert again.summary["sites"] == first.summary["sites"]
-    assert len(events_of(first.folder)) == 2
 
 
 def test_a_federation_that_changed_is_not_resumed(tmp_path: Path) -> None:
@@ -298,58 +161,9 @@ def test_overrides_of_a_recipe_object_are_refused_rather_than_lost(tiny_recipe_f
         polyclinic.run(load_recipe(tiny_recipe_file), out=tmp_path, overrides=["training.rounds=1"])
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("sizes", [{"only": 4}, {"big": 5, "small": 1}], ids=["one-site", "smaller-than-a-batch"])
-def test_one_site_or_a_tiny_one_is_no_error(method: str, sizes: dict[str, int], tmp_path: Path) -> None:
-    recipe = write_tiny_recipe(tmp_path / "r.toml", write_tiny_federation(tmp_path / "fed", sizes), rounds=1)
-    messages: list[str] = []
-
-    class Listener(Keeper):
-        def on_message(self, text: str) -> None:
-            messages.append(text)
-
-    result = polyclinic.run(recipe, out=tmp_path / "run", method=method, observer=Listener())
-    assert result.summary["refused"] == 0
-    assert sum(events_of(result.folder)[0]["samples"].values()) == {"only": 2, "big": 4}[next(iter(sizes))]
-    assert list(result.summary["sites"]) == [next(iter(sizes))]
-    assert any("small has no labelled test image" in text for text in messages) == ("small" in sizes)
-
-
-def test_distances_say_their_unit(finished: Finished, tmp_path: Path) -> None:
-    assert summary_of(finished())["distances"] == "pixels"
-    federation = write_tiny_federation(tmp_path / "fed")
-    recipe = write_tiny_recipe(tmp_path / "r.toml", federation, rounds=1)
-    with pytest.raises(PolyclinicError, match=r"evaluation\.units = 'mm', but the files of site 'north'"):
-        polyclinic.run(recipe, out=tmp_path / "none", overrides=["evaluation.units=mm"])
-    pixels = polyclinic.run(recipe, out=tmp_path / "pixels").summary
-    with (federation / "federation.toml").open("a") as file:
-        file.write("spacing = [0.5, 0.5]\n")
-    metres = polyclinic.run(recipe, out=tmp_path / "mm", overrides=["evaluation.units=mm"]).summary
-    assert metres["distances"] == "mm"
-    assert metres["average"]["hd95"] == pytest.approx(0.5 * pixels["average"]["hd95"])
-
-
 def test_an_unknown_engine_is_named(tiny_recipe_file: Path, tmp_path: Path) -> None:
     with pytest.raises(PolyclinicError, match=r"engine\.name = 'inproces' is not an engine, did you mean 'inprocess'"):
         polyclinic.run(tiny_recipe_file, out=tmp_path / "run", overrides=["engine.name=inproces"])
-
-
-def test_parts_of_a_protocol_do_not_learn_from_each_other(tiny_recipe_file: Path, tmp_path: Path) -> None:
-    """A site that is left out is unseen: its fold must equal the same fold trained in a process of its own order."""
-    overrides = ["protocol.kind=leave-one-site-out", "training.rounds=1"]
-    whole = polyclinic.run(tiny_recipe_file, out=tmp_path / "whole", overrides=overrides).folder
-    parts = sorted(path.name for path in (whole / "checkpoints").iterdir())
-    assert len(parts) > 1
-    for name in parts:
-        alone = tmp_path / f"alone-{name}"
-        shutil.copytree(whole, alone)
-        (alone / "summary.json").unlink()
-        shutil.rmtree(alone / "checkpoints" / name)
-        for site in (alone / "sites").iterdir():
-            shutil.rmtree(site / name, ignore_errors=True)
-        polyclinic.run(tiny_recipe_file, out=alone, overrides=overrides, resume=True)
-        first, second = (load_tensors(run / "checkpoints" / name / "server.safetensors")[0] for run in (whole, alone))
-        assert all(torch.equal(first[key], second[key]) for key in first), name
 
 
 def test_a_finished_run_notices_that_the_federation_changed(tmp_path: Path) -> None:

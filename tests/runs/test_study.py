@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
-from math import nan
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import pytest
-from matplotlib.axes import Axes
 from PIL import Image
 
 import polyclinic
 import polyclinic.runs.grid as grid_module
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.report.study import StudyTable, study_of
-from polyclinic.report.tables import Comparison
 from polyclinic.runs.study import parse_vary, plan_study
 from support import call
 
@@ -140,52 +137,6 @@ def test_values_with_brackets_and_words() -> None:
     assert parse_vary("training.schedule=constant,cosine") == ("training.schedule", ("constant", "cosine"))
 
 
-def test_words_are_drawn_side_by_side(tmp_path: Path) -> None:
-    columns: dict[str, list[float | None]] = {"a": [0.5, 0.7], "average": [0.5, 0.7]}
-    one = Comparison("hd95", ("fedavg",), ("a",), {"fedavg": columns})
-    StudyTable("training.schedule", "hd95", ("fedavg",), ("constant", "cosine"), {"constant": one, "cosine": one}).draw(
-        tmp_path / "study.png"
-    )
-    assert (tmp_path / "study.png").stat().st_size > 1000
-
-
-def test_the_line_goes_from_low_to_high_and_a_gap_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers: dict[str, list[float | None]] = {"16": [0.9], "4": [0.5], "8": [None]}
-    tables = {
-        value: Comparison("dice", ("fedavg",), ("a",), {"fedavg": {"a": mean, "average": mean}})
-        for value, mean in numbers.items()
-    }
-    drawn: list[Any] = []
-    monkeypatch.setattr(Axes, "errorbar", lambda _, x, y, *__, **___: drawn.append((x, y)))
-    monkeypatch.setattr(Axes, "legend", lambda *_, **__: None)
-    StudyTable("data.labelled", "dice", ("fedavg",), tuple(numbers), tables).draw(tmp_path / "study.png")
-    ((places, means),) = drawn
-    assert places == [4, 8, 16]
-    assert means == pytest.approx([50, nan, 90], nan_ok=True)
-
-
-@pytest.mark.parametrize(
-    ("vary", "words"),
-    [
-        ("data.labelled", "expected a key and its values, such as --vary data.labelled=5,10,20"),
-        ("data.labelled=", "expected a key and its values"),
-        ("=1,2", "expected a key and its values"),
-        ("seed=1,2", "give methods with --methods and seeds with --seeds"),
-        ("data.labeled=1,2", "unknown key 'data.labeled', did you mean 'labelled'"),
-        ("training.lr=0.1,0.1", "a value is there twice; give each once"),
-        ("training.lr=0.1,0.10", "'0.1' and '0.10' are the same recipe"),
-        ("data.labelled=1,0", "data.labelled"),
-    ],
-)
-def test_a_wrong_key_or_value_stops_before_anything_runs(
-    tiny_recipe_file: Path, tmp_path: Path, vary: str, words: str
-) -> None:
-    done = call("study", tiny_recipe_file, "--vary", vary, "--methods", "fedavg", "--out", tmp_path / "out")
-    assert done.code == 2
-    assert words in done.err
-    assert not (tmp_path / "out").exists()
-
-
 def test_another_study_is_not_overwritten(
     study: tuple[Path, StudyTable], tiny_recipe_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,13 +147,6 @@ def test_another_study_is_not_overwritten(
     assert done.code == 2
     assert f"{out}: holds a study of data.labelled; give another folder with --out." in done.err
     assert (out / "study.md").read_text() == before
-
-
-def test_one_key_at_a_time(tiny_recipe_file: Path, tmp_path: Path) -> None:
-    two = ["--vary", "training.lr=0.1,0.2", "--vary", "data.labelled=1,2"]
-    done = call("study", tiny_recipe_file, *two, "--methods", "fedavg", "--out", tmp_path / "out")
-    assert done.code == 2
-    assert "--vary: a study varies one key" in done.err
 
 
 def test_the_command_prints_what_it_writes(study: tuple[Path, StudyTable], tiny_recipe_file: Path) -> None:

@@ -152,9 +152,9 @@ def validated(wanted: Part) -> Any:
     try:
         return cls.Settings(**wanted.settings)
     except ValidationError as error:
-        found = first_finding(error)
-        if not found.place:
-            raise PolyclinicError(f"{cls.name}: {found.words}.") from error
-        key = str(found.place[0])
-        what = f"{found.value!r} is not possible: {found.words}" if found.inside else found.words
+        finding = first_finding(error)
+        if not finding.place:
+            raise PolyclinicError(f"{cls.name}: {finding.words}.") from error
+        key = str(finding.place[0])
+        what = f"{finding.value!r} is not possible: {finding.words}" if finding.inside else finding.words
         raise PolyclinicError(f"{cls.name}({key}={wanted.settings.get(key)!r}): {what}.") from error

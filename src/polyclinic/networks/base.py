@@ -137,8 +137,8 @@ def fresh_values(network: nn.Module, names: Collection[str], seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for prefix, module in network.named_modules():
-            own = {name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == prefix}
-            for name in own:
+            layer_weights = {name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == prefix}
+            for name in layer_weights:
                 getattr(module, name).zero_()
-            if own and hasattr(module, "reset_parameters"):
+            if layer_weights and hasattr(module, "reset_parameters"):
                 module.reset_parameters()

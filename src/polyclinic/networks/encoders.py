@@ -106,10 +106,10 @@ def _read(settings: PretrainedSettings, preset: Preset) -> dict[str, Tensor]:
     if path.suffix != ".safetensors":
         raise PolyclinicError(f"{key}: only safetensors files are read; {_CONVERT} and name the new file.")
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if settings.sha256 is not None and found != settings.sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if settings.sha256 is not None and digest != settings.sha256:
         raise PolyclinicError(
-            f"{key}: its SHA-256 is {found[:12]}..., network.sha256 asks for {settings.sha256[:12]}...; "
+            f"{key}: its SHA-256 is {digest[:12]}..., network.sha256 asks for {settings.sha256[:12]}...; "
             "the model needs the very encoder that it was trained with, so restore that file."
         )
     tensors, _ = load_tensors(path)
@@ -119,24 +119,24 @@ def _read(settings: PretrainedSettings, preset: Preset) -> dict[str, Tensor]:
 
 def _fill(model: Any, tensors: Mapping[str, Tensor], settings: PretrainedSettings) -> None:
     """Copy every weight from the file; what else the file holds, such as a classifier, is left alone."""
-    own: dict[str, Tensor] = model.state_dict()
+    weights: dict[str, Tensor] = model.state_dict()
     key = f"network.weights = '{settings.weights}'"
-    if any(n not in tensors or tensors[n].shape != own[n].shape for n in own):
+    if any(n not in tensors or tensors[n].shape != weights[n].shape for n in weights):
         # Files of older versions and other image sizes: timm knows how they differ.
         convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
         # A file of something else may break it; the names below then say what is wrong.
         with suppress(AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
             tensors = tensors if convert is None else convert(dict(tensors), model)
-    missing = [name for name in own if name not in tensors]
+    missing = [name for name in weights if name not in tensors]
     if missing:
         raise PolyclinicError(
-            f"{key}: {len(missing)} of {len(own)} weights of {settings.model} are missing, '{missing[0]}' first; "
+            f"{key}: {len(missing)} of {len(weights)} weights of {settings.model} are missing, '{missing[0]}' first; "
             "the file belongs to another model."
         )
-    wrong = next((name for name in own if tensors[name].shape != own[name].shape), None)
+    wrong = next((name for name in weights if tensors[name].shape != weights[name].shape), None)
     if wrong is not None:
         raise PolyclinicError(
             f"{key}: '{wrong}' has shape {tuple(tensors[wrong].shape)}, {settings.model} needs "
-            f"{tuple(own[wrong].shape)}; the file belongs to another model."
+            f"{tuple(weights[wrong].shape)}; the file belongs to another model."
         )
-    model.load_state_dict({name: tensors[name] for name in own})
+    model.load_state_dict({name: tensors[name] for name in weights})

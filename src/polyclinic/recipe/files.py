@@ -189,16 +189,16 @@ def _unknown_key(key: str, known: list[str], origin: str, prefix: str) -> Polycl
 
 def _sentence(error: ValidationError, section: str = "") -> str:
     """The first problem of a validation, in words; ``section`` is the table that was checked, if it was one alone."""
-    found = first_finding(error, depth=1 if section else 2)
-    place = (section, *found.place) if section else found.place
+    finding = first_finding(error, depth=1 if section else 2)
+    place = (section, *finding.place) if section else finding.place
     key = ".".join(str(part) for part in place if part in Recipe.model_fields or _is_key(part)) or "recipe"
-    if found.kind == "missing":
+    if finding.kind == "missing":
         return f"'{key}' is missing; write {key} = ... (a folder, or demo:nuclei for an embedded federation)."
-    if found.kind in ("model_type", "dict_type"):
-        return f"{key} = {found.value!r} is not possible: it is a table; write [{key}] and its keys below."
-    if found.kind == "value_error":
-        return f"{key}: {found.words}."
-    return f"{found.about(key)} is not possible: {found.words}."
+    if finding.kind in ("model_type", "dict_type"):
+        return f"{key} = {finding.value!r} is not possible: it is a table; write [{key}] and its keys below."
+    if finding.kind == "value_error":
+        return f"{key}: {finding.words}."
+    return f"{finding.about(key)} is not possible: {finding.words}."
 
 
 def _is_key(part: object) -> bool:

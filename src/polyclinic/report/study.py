@@ -70,10 +70,10 @@ class StudyTable:
         writer.writerow([self.key, "method", "column", "metric", "mean", "standard_deviation", "seeds"])
         for value in self.values:
             for method in self.methods:
-                found = self.of(method, value)
-                for column in found.columns:
-                    known = sum(v is not None for v in found.values[method][column])
-                    numbers = found.mean(method, column), found.deviation(method, column)
+                comparison = self.of(method, value)
+                for column in comparison.columns:
+                    known = sum(v is not None for v in comparison.values[method][column])
+                    numbers = comparison.mean(method, column), comparison.deviation(method, column)
                     writer.writerow([value, method, column, self.metric, *numbers, known])
         return text.getvalue()
 
@@ -90,8 +90,8 @@ class StudyTable:
         places, values = [places[i] for i in order], [self.values[i] for i in order]
         scale = metric_scale(self.metric)
         for method in self.methods:
-            found = [self.mean(method, v) for v in values]
-            means = [nan if mean is None else mean * scale for mean in found]
+            scores = [self.mean(method, v) for v in values]
+            means = [nan if mean is None else mean * scale for mean in scores]
             bars = [(self.deviation(method, v) or 0.0) * scale for v in values]
             still = self.fixed is not None and method in self.fixed.methods
             style = "--" if still else "-o"

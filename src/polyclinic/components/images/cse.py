@@ -131,17 +131,17 @@ class Cse(Component):
         self, images: Tensor, normal: Tensor, means: Tensor, deviations: Tensor, generator: torch.Generator
     ) -> Tensor:
         """Equations 8 and 9 for a batch; ``means`` and ``deviations`` are ``(styles, groups)``."""
-        count, device, ones = len(images), images.device, [1] * (images.dim() - 2)
+        count, device, spatial_ones = len(images), images.device, [1] * (images.dim() - 2)
         style = torch.randint(len(means), (count,), generator=generator).to(device)
-        side = torch.randint(2 * len(ones), (count,), generator=generator).to(device)
-        shift, scale = (values[style].reshape(count, -1, *ones) for values in (means, deviations))
+        side = torch.randint(2 * len(spatial_ones), (count,), generator=generator).to(device)
+        shift, scale = (values[style].reshape(count, -1, *spatial_ones) for values in (means, deviations))
         styled = torch.addcmul(shift, normal, scale)
         if self.settings.clamp and self.context.intensity in ("full-range", "zero-one", "percentile"):
             styled.clamp_(0, 1)
         original = halves(images.shape[2:], device)[side]
         if self.settings.probability < 1:
             spared = torch.rand(count, generator=generator) >= self.settings.probability
-            original |= spared.to(device).reshape(count, *ones)
+            original |= spared.to(device).reshape(count, *spatial_ones)
         return torch.where(original[:, None], images, styled.to(images.dtype))
 
     def share(self, site: SiteRound) -> Tensors:

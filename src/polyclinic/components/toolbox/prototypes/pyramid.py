@@ -40,24 +40,24 @@ class Fusion(nn.ModuleList):
 class Slot:
     """One level fused with its context, seen from the stream's grid."""
 
-    def __init__(self, own: Tensor, context: Tensor, linear: nn.Linear, grid: Size) -> None:
-        a, b = torch.split(linear.weight.float(), [own.shape[1], context.shape[1]], dim=1)
+    def __init__(self, level: Tensor, context: Tensor, linear: nn.Linear, grid: Size) -> None:
+        a, b = torch.split(linear.weight.float(), [level.shape[1], context.shape[1]], dim=1)
         self.a, self.b, self.bias = a, b, linear.bias.float()
-        size, deeper = tuple(own.shape[2:]), tuple(context.shape[2:])
-        to_grid, to_own = Lift.between(size, grid), Lift.between(deeper, size)
+        size, deeper = tuple(level.shape[2:]), tuple(context.shape[2:])
+        to_grid, to_level = Lift.between(size, grid), Lift.between(deeper, size)
         # A level that is finer than the grid is sampled first, a coarser one is worked on as it is and lifted after.
         if _positions(size) >= _positions(grid):
-            own, to_own, to_grid = to_grid(own), to_own.then(to_grid), Lift.between(grid, grid)
-        if _positions(deeper) >= _positions(to_own.target):
-            context, to_own = to_own(context), Lift.between(to_own.target, to_own.target)
-        self.own, self.context, self.to_own, self.to_grid = own.float(), context.float(), to_own, to_grid
+            level, to_level, to_grid = to_grid(level), to_level.then(to_grid), Lift.between(grid, grid)
+        if _positions(deeper) >= _positions(to_level.target):
+            context, to_level = to_level(context), Lift.between(to_level.target, to_level.target)
+        self.level, self.context, self.to_level, self.to_grid = level.float(), context.float(), to_level, to_grid
 
     def compare(self, vectors: Tensor) -> Tensor:
         """Inner products with ``(vectors, channels)`` and, last, squared norms: ``(b, vectors + 1, *grid)``."""
         coarse = torch.cat([_mix(self.context, vectors @ self.b), self._squares(self.context, self.b)], dim=1)
-        cross = 2 * self.to_own(_mix(self.context, self.a.T @ self.b)) + _mix(self.own, self._gram(self.a))
-        squares = (self.own * (cross + _column(2 * self.bias @ self.a, self.own))).sum(1, keepdim=True)
-        fine = torch.cat([_mix(self.own, vectors @ self.a), squares], dim=1) + self.to_own(coarse)
+        cross = 2 * self.to_level(_mix(self.context, self.a.T @ self.b)) + _mix(self.level, self._gram(self.a))
+        squares = (self.level * (cross + _column(2 * self.bias @ self.a, self.level))).sum(1, keepdim=True)
+        fine = torch.cat([_mix(self.level, vectors @ self.a), squares], dim=1) + self.to_level(coarse)
         constants = torch.cat([vectors @ self.bias, self.bias.square().sum(0, keepdim=True)])
         return self.to_grid(fine + _column(constants, fine))
 
@@ -72,10 +72,10 @@ class Slot:
     def class_sums(self, onehot: Tensor, counts: Tensor) -> Tensor:
         """Sums ``(class, channels)`` over pixels of ``onehot`` ``(b, class, *grid)`` with ``counts`` ``(class,)``."""
         weights = self.to_grid.gather_back(onehot)
-        own = torch.einsum("bkn,bcn->kc", weights.flatten(2), self.own.flatten(2))
-        weights = self.to_own.gather_back(weights)
-        context = torch.einsum("bkn,bcn->kc", weights.flatten(2), self.context.flatten(2))
-        return own @ self.a.T + context @ self.b.T + counts[:, None] * self.bias
+        level_sums = torch.einsum("bkn,bcn->kc", weights.flatten(2), self.level.flatten(2))
+        weights = self.to_level.gather_back(weights)
+        context_sums = torch.einsum("bkn,bcn->kc", weights.flatten(2), self.context.flatten(2))
+        return level_sums @ self.a.T + context_sums @ self.b.T + counts[:, None] * self.bias
 
 
 class PyramidView:
@@ -84,7 +84,7 @@ class PyramidView:
     def __init__(self, levels: Sequence[Tensor], fusion: Fusion, labels: Tensor, stride: int) -> None:
         grid = tuple(max(1, size // stride) for size in labels.shape[1:])
         slots = enumerate(zip(fusion, fusion.contexts, strict=True))
-        self.slots = [Slot(levels[k], levels[deeper], cast(nn.Linear, one), grid) for k, (one, deeper) in slots]
+        self.slots = [Slot(levels[k], levels[deeper], cast(nn.Linear, linear), grid) for k, (linear, deeper) in slots]
         self.channels = fusion.channels * len(self.slots)
         self._labels = resize_labels(labels, grid).long()
         self.labels = self._labels.flatten()
@@ -100,7 +100,7 @@ class PyramidView:
         """Sums ``(class, channels)`` and counts ``(class,)``."""
         onehot = F.one_hot(self._labels, classes).movedim(-1, 1)
         counts = onehot.flatten(2).sum((0, 2))
-        weights = onehot.to(self.slots[0].own.dtype)
+        weights = onehot.to(self.slots[0].level.dtype)
         return torch.cat([slot.class_sums(weights, counts.to(weights.dtype)) for slot in self.slots], dim=1), counts
 
 

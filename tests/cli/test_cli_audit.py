@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from polyclinic.exchange.audit import AuditLog, end_of_chain
+from polyclinic.exchange.messages import Description, Update, to_tensors
+from support import call
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A site that described itself and then sent one update."""
+    log = AuditLog(tmp_path / "audit.jsonl")
+    log.add("run-1", "all", *to_tensors(Description("north", -1, {})))
+    log.add("run-1", "fold-2", *to_tensors(Update("north", 4, {"w": torch.ones(2, 3), "n": torch.tensor(1)}, 5, 6)))
+    return tmp_path
+
+
+def test_every_message_is_a_line_and_rounds_count_from_1(home: Path) -> None:
+    done = call("audit", home)
+    assert done.code == 0, done.err
+    description, update = (json.loads(line) for line in (home / "audit.jsonl").read_text().splitlines())
+    first, second = (line.split()[2:] for line in done.out.splitlines()[1:3])
+    assert first[:3] == ["run-1", "all", "Description"], "a description belongs to no round"
+    assert second == ["run-1", "fold-2", "5", "Update", "2", str(update["bytes"])]
+    assert f"2 messages, {description['bytes'] + update['bytes']} bytes; the chain of the log is whole." in done.out
+    assert f"It ends with {end_of_chain(home / 'audit.jsonl')};" in done.out
+    assert "sha256" not in done.out
+
+
+def test_tensors_are_shown_with_shape_and_whole_hash(home: Path) -> None:
+    entry = json.loads((home / "audit.jsonl").read_text().splitlines()[1])
+    done = call("audit", home / "audit.jsonl", "--tensors")
+    lines = [line.split() for line in done.out.splitlines()]
+    for tensor, shape in zip(entry["tensors"], ("2x3", "scalar"), strict=True):
+        assert [tensor["name"], shape, str(tensor["bytes"]), tensor["sha256"]] in lines
+
+
+def test_json_is_the_log(home: Path) -> None:
+    done = call("audit", home, "--json")
+    assert json.loads(done.out) == [json.loads(line) for line in (home / "audit.jsonl").read_text().splitlines()]
+
+
+def test_an_empty_log_has_no_end(tmp_path: Path) -> None:
+    (tmp_path / "audit.jsonl").touch()
+    done = call("audit", tmp_path)
+    assert done.out.splitlines()[-1] == "0 messages, 0 bytes; the chain of the log is whole."
+
+
+def test_a_changed_or_missing_log_gets_a_sentence(home: Path) -> None:
+    log = home / "audit.jsonl"
+    log.write_text(log.read_text().replace('"run-1"', '"run-2"', 1))
+    changed = call("audit", log)
+    assert changed.code == 2
+    assert changed.err.startswith(f"error: {log}")
+    missing = call("audit", home / "none.jsonl")
+    assert missing.code == 2
+    assert "none.jsonl: cannot be read" in missing.err

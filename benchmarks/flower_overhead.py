@@ -31,7 +31,8 @@ import torch
 
 import polyclinic
 from polyclinic.core.version import installed_versions
-from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor, ListenAddress
+from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor
+from polyclinic.deploy.coordinator.tls_listener import ListenAddress
 from polyclinic.deploy.keys.key_folders import ServerKeys, make_demo_keys
 from polyclinic.deploy.processes import environment, free_port, program, run_program, start, stop
 from polyclinic.exchange.serialization import encode

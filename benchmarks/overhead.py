@@ -35,7 +35,7 @@ from polyclinic.engines.inprocess import InProcess
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
-from polyclinic.federation.store import SiteStore, StateMemory
+from polyclinic.federation.site_store import SiteStore, StateMemory
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.networks import build_network, parameter_count
 from polyclinic.recipe import Recipe

@@ -19,3 +19,8 @@ settings.load_profile("fixed")
 def _quiet_machine(tmp_path_factory: pytest.TempPathFactory) -> None:
     torch.set_num_threads(1)
     os.environ["POLYCLINIC_CACHE"] = str(tmp_path_factory.getbasetemp() / "cache")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Real processes first: they mostly wait, while other workers have the short tests to do."""
+    items.sort(key=lambda item: "/e2e/" not in item.nodeid)

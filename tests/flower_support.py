@@ -20,7 +20,7 @@ from polyclinic.exchange.messages import Broadcast, Failure, Message, to_tensors
 from polyclinic.exchange.request import Request
 from polyclinic.exchange.serialization import decode, encode
 from polyclinic.federation.site import Site
-from polyclinic.federation.store import SiteStore
+from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import make_recipe, recipe_text

@@ -18,7 +18,7 @@ from polyclinic.engines.inprocess import InProcess
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
-from polyclinic.federation.store import SiteStore, StateMemory
+from polyclinic.federation.site_store import SiteStore, StateMemory
 from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.recipe import Recipe
 from support import tiny_site, tiny_task

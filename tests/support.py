@@ -22,7 +22,7 @@ from polyclinic.exchange.messages import Broadcast, Failure, Update
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
-from polyclinic.federation.store import SiteStore, StateMemory
+from polyclinic.federation.site_store import SiteStore, StateMemory
 from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import make_recipe

@@ -12,9 +12,9 @@ from polyclinic.recipe.files import load_recipe, require_federation
 from polyclinic.report.overview import write_tables
 from polyclinic.report.study import StudyTable, study_of
 from polyclinic.report.tables import Comparison
-from polyclinic.runs.execute import RunResult, run
 from polyclinic.runs.grid import run_grid
 from polyclinic.runs.grid_plan import GridPlan, parse_seeds, plan_grid
+from polyclinic.runs.start_run import RunResult, run
 from polyclinic.runs.study import StudyPlan, plan_study, run_study
 
 __all__ = ["RunResult", "compare", "compare_grid", "compare_study", "run", "study"]

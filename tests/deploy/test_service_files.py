@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from polyclinic.cli import app
-from polyclinic.federation.policy import Policy, load_policy
+from polyclinic.federation.site_policy import Policy, load_policy
 from polyclinic.recipe import EngineSettings
 from polyclinic.recipe.files import make_recipe, parse_recipe
 from polyclinic.runs.remote_execution import refuse_impossible

@@ -18,7 +18,8 @@ import polyclinic
 from polyclinic.core.tensor_files import load_tensors
 from polyclinic.core.version import installed_versions
 from polyclinic.deploy.coordinator.launch import Launch, run_name
-from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor, ListenAddress
+from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor
+from polyclinic.deploy.coordinator.tls_listener import ListenAddress
 from polyclinic.deploy.keys.key_folders import make_demo_keys
 from polyclinic.deploy.processes import free_port
 from polyclinic.deploy.site.server_connection import ServerConnection

@@ -73,7 +73,7 @@ def test_a_problem_of_this_machine_is_not_the_fault_of_a_site(server: Server, mo
     def full(*_: object) -> None:
         raise PolyclinicError("the disk is full")
 
-    monkeypatch.setattr("polyclinic.federation.store.save_tensors", full)
+    monkeypatch.setattr("polyclinic.federation.site_store.save_tensors", full)
     with pytest.raises(PolyclinicError, match="the disk is full"):
         list(engine_of(server).train(Broadcast(0, server.state.weights), server.sites))
 

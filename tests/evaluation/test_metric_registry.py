@@ -9,8 +9,8 @@ import pytest
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.evaluation import metric_registry
+from polyclinic.evaluation.case_metrics import case_metrics
 from polyclinic.evaluation.metric_registry import Metric, check_metrics, find_metric, known_metrics, metric
-from polyclinic.evaluation.metrics import case_metrics
 from polyclinic.recipe import EvaluationSettings
 from polyclinic.report.tables import metric_scale, metric_unit, value_text
 

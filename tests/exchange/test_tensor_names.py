@@ -14,7 +14,7 @@ from polyclinic.core.tensor_files import load_tensors, save_tensors
 from polyclinic.exchange import tensor_names
 from polyclinic.exchange.tensor_names import join_names, owners_of, split_names, with_owners
 from polyclinic.federation.checkpoint import Checkpoint, ServerState
-from polyclinic.federation.store import SiteState, SiteStore
+from polyclinic.federation.site_store import SiteState, SiteStore
 
 GROUPS = st.sampled_from(["weights", "optimizer", "unseen"])
 OWNERS = st.text("ab_.", min_size=1, max_size=4)

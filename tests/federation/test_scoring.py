@@ -11,7 +11,7 @@ import torch
 
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData
-from polyclinic.evaluation.metrics import case_metrics
+from polyclinic.evaluation.case_metrics import case_metrics
 from polyclinic.federation.scoring import score_cases, score_quickly
 from polyclinic.federation.workspace import Workspace, build_workspace
 from support import tiny_recipe, tiny_site, tiny_task

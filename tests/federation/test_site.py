@@ -11,7 +11,7 @@ import torch
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.exchange.messages import Broadcast, Tensors
 from polyclinic.federation.site import Site, plain, require_labels
-from polyclinic.federation.store import SiteStore
+from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.workspace import build_workspace
 from support import assert_same, tiny_recipe, tiny_site, tiny_task
 

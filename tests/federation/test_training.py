@@ -19,7 +19,7 @@ from polyclinic.data.sitedata import SiteData, pool
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Broadcast
 from polyclinic.federation.site import Site
-from polyclinic.federation.store import SiteStore
+from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.networks import load_weights
 from support import Keeper, tiny_recipe, tiny_server, tiny_site, tiny_task

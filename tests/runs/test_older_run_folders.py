@@ -17,7 +17,7 @@ import torch
 from polyclinic import run
 from polyclinic.core.tensor_files import load_tensors
 from polyclinic.federation.checkpoint import Checkpoint
-from polyclinic.federation.store import SiteStore
+from polyclinic.federation.site_store import SiteStore
 from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.folder import RunFolder
 

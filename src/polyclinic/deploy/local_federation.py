@@ -14,7 +14,8 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_text
 from polyclinic.core.log_file import LogFile
 from polyclinic.deploy.coordinator.launch import Launch, run_name
-from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor, ListenAddress
+from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor
+from polyclinic.deploy.coordinator.tls_listener import ListenAddress
 from polyclinic.deploy.keys.key_folders import make_demo_keys
 from polyclinic.deploy.processes import free_port, require_flower
 from polyclinic.deploy.site.server_connection import ServerConnection

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polyclinic.data.imageset import Sample
 from polyclinic.data.sitedata import SiteData
-from polyclinic.evaluation.metrics import case_metrics, dice_per_image
+from polyclinic.evaluation.case_metrics import case_metrics, dice_per_image
 from polyclinic.exchange.messages import Evaluation
 
 if TYPE_CHECKING:

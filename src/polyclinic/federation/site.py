@@ -17,7 +17,7 @@ from polyclinic.exchange.checks import is_finite
 from polyclinic.exchange.messages import Broadcast, Evaluation, Tensors, Update
 from polyclinic.federation.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
 from polyclinic.federation.scoring import score_cases, score_quickly
-from polyclinic.federation.store import SiteState, SiteStore
+from polyclinic.federation.site_store import SiteState, SiteStore
 from polyclinic.federation.training import LocalTraining
 from polyclinic.federation.workspace import Workspace
 

@@ -1,4 +1,7 @@
-"""FedBCS (Zhao et al., AAAI 2026)."""
+"""FedBCS (Zhao et al., AAAI 2026).
+
+FSR, eqs. 4-7: ``components/features/fsr.py``. CDPA, eqs. 9-17: ``components/objectives/cdpa.py``.
+"""
 
 from polyclinic.methods.registry import Method, part, register
 

@@ -1,4 +1,8 @@
-"""FGASL (FedSemiDG, Medical Image Analysis)."""
+"""FGASL (FedSemiDG, Medical Image Analysis).
+
+GAA, eqs. 4-5: ``components/aggregation/gaa.py``. DR, eqs. 6-9: ``components/objectives/dual_teacher.py``. PIA, eq. 10:
+``components/objectives/perturbation_invariance.py``.
+"""
 
 from polyclinic.methods.registry import Method, part, register
 

@@ -1,4 +1,8 @@
-"""PathFL (Zhang et al., Medical Image Analysis 2025)."""
+"""PathFL (Zhang et al., Medical Image Analysis 2025).
+
+CSE, eqs. 6-9: ``components/images/cse.py``. AFA, eqs. 10-12: ``components/features/afa.py``. SSA, eq. 13:
+``components/aggregation/ssa.py``.
+"""
 
 from polyclinic.methods.registry import Method, part, register
 

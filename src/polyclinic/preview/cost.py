@@ -21,7 +21,7 @@ from polyclinic.evaluation.protocols import protocol_parts
 from polyclinic.exchange.messages import Broadcast, tensor_bytes
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
-from polyclinic.federation.store import SiteStore
+from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins

@@ -24,7 +24,7 @@ from polyclinic.exchange.messages import Broadcast, Update
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site, SubmitWrite, write_now
-from polyclinic.federation.store import SiteStore
+from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.recipe import AugmentationSettings, Recipe
 from polyclinic.recipe.changes import with_changes

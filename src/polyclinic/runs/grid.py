@@ -17,8 +17,8 @@ from polyclinic.federation.observer import Observer
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe.files import recipe_text
-from polyclinic.runs.execute import run
 from polyclinic.runs.grid_plan import Cell, GridPlan
+from polyclinic.runs.start_run import run
 
 
 def run_grid(

@@ -19,7 +19,7 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_bytes, read_json
 from polyclinic.core.tls import certificate_problem, client_context
 from polyclinic.runs.folder import RunFolder
-from polyclinic.runs.live import LIVE_PATH, recorded
+from polyclinic.runs.live_view import LIVE_PATH, recorded
 
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/@]+):(\d{1,5})")
 _TOKEN_CHARACTERS = re.compile(r"[!-~]+")

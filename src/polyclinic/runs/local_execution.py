@@ -12,7 +12,7 @@ from polyclinic.evaluation.protocols import ProtocolPart
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
-from polyclinic.federation.store import SiteStore, StateMemory
+from polyclinic.federation.site_store import SiteStore, StateMemory
 from polyclinic.federation.workspace import Workspace
 from polyclinic.runs.execution import Execution
 from polyclinic.runs.folder import RunFolder

@@ -17,7 +17,7 @@ from polyclinic.data.preprocessing import prepare
 from polyclinic.data.voxel_grid import to_file_grid
 from polyclinic.data.writers import write_label
 from polyclinic.federation.checkpoint import Checkpoint
-from polyclinic.federation.store import SiteStore
+from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe.files import load_recipe

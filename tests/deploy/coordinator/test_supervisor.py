@@ -6,7 +6,6 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -14,7 +13,8 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_text
 from polyclinic.deploy.coordinator import supervisor as module
 from polyclinic.deploy.coordinator.launch import LaunchFiles
-from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor, ListenAddress
+from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor
+from polyclinic.deploy.coordinator.tls_listener import ListenAddress
 from polyclinic.deploy.processes import free_port, start_time
 from polyclinic.federation.observer import Observer
 
@@ -31,15 +31,6 @@ def test_a_port_that_is_taken_gets_a_sentence_before_anything_starts(
         ):
             pass
     assert not (tmp_path / "flower" / "superlink.log").exists()
-
-
-def test_a_port_that_becomes_free_in_a_moment_is_waited_for(tmp_path: Path) -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    coordinator = CoordinatorSupervisor(
-        tmp_path, ListenAddress("127.0.0.1", listener.getsockname()[1], None), Observer()
-    )
-    Thread(target=lambda: (time.sleep(0.3), listener.close()), daemon=True).start()
-    coordinator._require_free_port()
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are looked up in /proc")

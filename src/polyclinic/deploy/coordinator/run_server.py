@@ -12,14 +12,15 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_json, write_json
 from polyclinic.core.log_file import LogFile
 from polyclinic.deploy.coordinator.launch import Launch, LaunchFiles, run_name
-from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor, ListenAddress
+from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor
+from polyclinic.deploy.coordinator.tls_listener import ListenAddress
 from polyclinic.deploy.keys.key_folders import ServerKeys, accepted
 from polyclinic.deploy.processes import require_flower
 from polyclinic.federation.observer import Observer
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import changed_keys, load_recipe, recipe_text
 from polyclinic.runs.folder import CHANGEABLE_KEYS, RunFolder
-from polyclinic.runs.live import Live
+from polyclinic.runs.live_view import Live
 from polyclinic.runs.remote_execution import refuse_impossible
 
 _SHUTDOWN_DELAY = 3.0  # seconds in which polyclinic watch on other machines can still see that the run is finished

@@ -26,7 +26,7 @@ from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import make_recipe, parse_recipe
 from polyclinic.runs.event_recorder import EventRecorder
 from polyclinic.runs.folder import RunFolder
-from polyclinic.runs.live import Live
+from polyclinic.runs.live_view import Live
 from polyclinic.runs.remote_execution import RemoteExecution, refuse_impossible
 from polyclinic.runs.server_log import ServerLog
 from polyclinic.runs.tracking import trackers_for

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import secrets
 import socket
@@ -11,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -24,7 +22,8 @@ from polyclinic.core.version import VERSION
 from polyclinic.deploy.coordinator.event_relay import Follower
 from polyclinic.deploy.coordinator.gate import LIMIT, LIVE_FILE, LIVE_TOKEN
 from polyclinic.deploy.coordinator.launch import Launch, LaunchFiles
-from polyclinic.deploy.keys.key_folders import ServerKeys, accepted
+from polyclinic.deploy.coordinator.tls_listener import ListenAddress
+from polyclinic.deploy.keys.key_folders import accepted
 from polyclinic.deploy.processes import environment, is_alive, program, run_program, start, start_time, stop
 from polyclinic.deploy.site.bundle_guard import CLIENT, SERVER
 from polyclinic.federation.observer import Observer
@@ -32,20 +31,6 @@ from polyclinic.federation.observer import Observer
 _CONNECTION = "polyclinic"  # name of the connection in Flower's config.toml
 _START_TIMEOUT = 90.0
 _PORT_TIMEOUT = 10.0
-
-
-@dataclass(frozen=True)
-class ListenAddress:
-    """Where the server listens, and its folder of keys; without keys there is neither encryption nor authentication."""
-
-    host: str
-    port: int
-    keys: Path | None
-
-    @property
-    def local(self) -> str:
-        """The address for programs on this machine."""
-        return f"127.0.0.1:{self.port}" if self.host in ("0.0.0.0", "::", "") else f"{self.host}:{self.port}"
 
 
 class CoordinatorSupervisor:
@@ -72,10 +57,12 @@ class CoordinatorSupervisor:
         self.files.home.mkdir(parents=True, exist_ok=True)
         # The outcome of an earlier start would be taken for that of this one.
         self.files.outcome.unlink(missing_ok=True)
-        self._require_free_port()
+        self.address.require_free(_PORT_TIMEOUT)
         self._stack = ExitStack()
         log = self._stack.enter_context(self.files.superlink_log.open("ab"))
-        command = [sys.executable, "-m", "polyclinic.deploy.coordinator.gate", *self._superlink_options()]
+        options = [*self.address.superlink_options(), "--disable-runtime-dependency-installation"]
+        options += ["--simulation"] if self.simulated else []
+        command = [sys.executable, "-m", "polyclinic.deploy.coordinator.gate", *options]
         self.superlink = start(command, self._environment(), log)
         self._stack.callback(stop, self.superlink)
         try:
@@ -167,43 +154,6 @@ class CoordinatorSupervisor:
             if not files.outcome.exists():
                 raise PolyclinicError(f"The server's process was killed; see {log}, and go on with --resume.")
 
-    def _require_free_port(self) -> None:
-        """Raise if the port stays taken; a server that is stopping gets a moment to free it.
-
-        Another program that listens there would be taken for the SuperLink.
-        """
-        family = socket.AF_INET6 if ":" in self.address.host else socket.AF_INET
-        deadline = time.monotonic() + _PORT_TIMEOUT
-        while True:
-            with socket.socket(family) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind((self.address.host, self.address.port))
-                    return
-                except OSError as error:
-                    if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
-                        raise PolyclinicError(
-                            f"{self.address.host}:{self.address.port}: cannot listen there "
-                            f"({error.strerror or error}); choose another --port or --host, or end that program."
-                        ) from error
-            time.sleep(0.2)
-
-    def _superlink_options(self) -> list[str]:
-        listen = ["--host", self.address.host, "--port", str(self.address.port)]
-        options = [*listen, "--disable-runtime-dependency-installation"]
-        if self.simulated:
-            options.append("--simulation")
-        if self.address.keys is None:
-            return [*options, "--insecure"]
-        keys = ServerKeys(self.address.keys)
-        for file in (keys.ca_cert, keys.cert, keys.key):
-            if not file.is_file():
-                raise PolyclinicError(
-                    f"{file}: not found; make it with: polyclinic keys server {keys.folder} --host NAME."
-                )
-        tls = ["--ssl-ca-certfile", keys.ca_cert, "--ssl-certfile", keys.cert, "--ssl-keyfile", keys.key]
-        return [*options, *map(str, tls), "--enable-supernode-auth"]
-
     def _environment(self) -> dict[str, str]:
         if not self.files.token.exists():
             write_private(self.files.token, secrets.token_urlsafe(24).encode())
@@ -216,12 +166,7 @@ class CoordinatorSupervisor:
 
     def _wait_for_superlink(self) -> None:
         """Write the configuration of the connection, then wait until the SuperLink accepts it."""
-        connection: dict[str, Any] = {"address": self.address.local}
-        if self.address.keys is None:
-            connection["insecure"] = True
-        else:
-            connection["root-certificates"] = str(ServerKeys(self.address.keys).ca_cert.resolve())
-        table = {"superlink": {"default": _CONNECTION, _CONNECTION: connection}}
+        table = {"superlink": {"default": _CONNECTION, _CONNECTION: self.address.connection_table()}}
         write_text(self.files.home / "config.toml", tomli_w.dumps(table))
         deadline = time.monotonic() + _START_TIMEOUT
         host, _, port = self.address.local.rpartition(":")

@@ -14,7 +14,7 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation
 from polyclinic.data.sitedata import SiteData
 from polyclinic.exchange.messages import Broadcast, tensor_bytes
-from polyclinic.federation.policy import (
+from polyclinic.federation.site_policy import (
     Policy,
     refusal_of_bytes,
     refusal_of_counts,
@@ -22,7 +22,7 @@ from polyclinic.federation.policy import (
     refusal_of_plugins,
     refusal_of_privacy,
 )
-from polyclinic.federation.store import SiteStore
+from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.workspace import Workspace
 
 

@@ -43,7 +43,8 @@ from polyclinic.exchange.messages import (
 from polyclinic.exchange.request import Request
 from polyclinic.exchange.serialization import decode, encode
 from polyclinic.exchange.tensor_names import Blobs
-from polyclinic.federation.policy import (
+from polyclinic.federation.site import Site
+from polyclinic.federation.site_policy import (
     Policy,
     limited,
     load_policy,
@@ -51,8 +52,7 @@ from polyclinic.federation.policy import (
     refusal_of_plugins,
     refusal_of_privacy,
 )
-from polyclinic.federation.site import Site
-from polyclinic.federation.store import SiteStore
+from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.workspace import Workspace
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.changes import with_changes

@@ -16,7 +16,7 @@ from polyclinic.deploy.processes import require_flower
 from polyclinic.deploy.site.server_connection import ServerConnection
 from polyclinic.deploy.site.settings import SiteSettings
 from polyclinic.deploy.site.supervisor import SiteSupervisor
-from polyclinic.federation.policy import load_policy
+from polyclinic.federation.site_policy import load_policy
 from polyclinic.recipe import DataSettings
 
 _POLL_INTERVAL = 0.2

@@ -13,8 +13,8 @@ from monai.metrics import compute_average_surface_distance, compute_hausdorff_di
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from polyclinic.evaluation import metrics as module
-from polyclinic.evaluation.metrics import case_metrics, dice_per_image
+from polyclinic.evaluation import case_metrics as module
+from polyclinic.evaluation.case_metrics import case_metrics, dice_per_image
 
 OVERLAPS = ("dice", "iou", "precision", "sensitivity")
 DISTANCES = ("hd95", "asd", "assd")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from polyclinic.exchange.messages import Broadcast, Update, load_message, save_message
-from polyclinic.federation.store import SiteState, SiteStore, StateMemory
+from polyclinic.federation.site_store import SiteState, SiteStore, StateMemory
 
 
 def state(number: int) -> SiteState:

@@ -19,7 +19,7 @@ from polyclinic.recipe.files import load_recipe, require_federation
 from polyclinic.runs.event_recorder import EventRecorder
 from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.grid_plan import folder_name
-from polyclinic.runs.live import Live
+from polyclinic.runs.live_view import Live
 from polyclinic.runs.local_execution import LocalExecution
 from polyclinic.runs.plan import RunPlan, plan_run
 from polyclinic.runs.remote_execution import refuse_impossible

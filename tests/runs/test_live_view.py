@@ -11,7 +11,7 @@ import pytest
 import polyclinic
 from polyclinic.federation.observer import Observer
 from polyclinic.runs.folder import RunFolder
-from polyclinic.runs.live import Live, LiveView, recorded
+from polyclinic.runs.live_view import Live, LiveView, recorded
 from support import Interrupted, Killer
 
 

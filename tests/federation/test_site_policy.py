@@ -15,7 +15,7 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.evaluation.aggregate import summarise
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Evaluation, to_tensors
-from polyclinic.federation.policy import (
+from polyclinic.federation.site_policy import (
     Policy,
     limited,
     load_policy,

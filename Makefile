@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# One thread a worker; compiled files are kept, because tests start many processes.
+QUIET := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
+
 .PHONY: demo test test-engines format benchmark clean
 
 demo: $(STAMP)
@@ -13,11 +16,11 @@ test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 3 --dist loadgroup
+	$(QUIET) $(BIN)/pytest -q -n 3 --dist loadgroup
 
 # Every registered method, in one process and over Flower: the same weights? About half an hour.
 test-engines: $(STAMP)
-	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/e2e/agreement.py benchmarks/engines_agree.md
+	PYTHONPATH=tests $(QUIET) $(BIN)/python tests/e2e/agreement.py benchmarks/engines_agree.md
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

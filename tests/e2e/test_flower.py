@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,71 +65,41 @@ def test_a_site_and_then_the_server_are_killed_mid_round_and_nothing_is_lost(tmp
         assert len(list(read_audit(tmp_path / "north" / "home" / "audit.jsonl"))) >= 5, "the chain goes on after a kill"
 
 
-def test_a_malicious_site_is_refused_by_name_round_after_round(tmp_path: Path) -> None:
-    with RealFederation(tmp_path, ("mallory", "north", "south")) as federation:
-        (tmp_path / "open.toml").write_text(POLICY)
-        site_keys = federation.keys / "hospitals" / "mallory"
-        with (tmp_path / "mallory.out").open("wb") as out:
-            federation.processes["mallory"] = subprocess.Popen(
-                [sys.executable, str(HERE / "malicious_site.py"), "mallory", "mallory/data", "mallory/home",
-                 f"127.0.0.1:{federation.port}", str(site_keys / "mallory.key"), str(site_keys / "ca.crt")],
-                stdout=out, stderr=out, cwd=tmp_path, start_new_session=True,
-            )  # fmt: skip
-        federation.site("north")
-        federation.site("south")
-        arguments = ["--method", "fedavg+norm_clipping", "--set", "training.rounds=5"]
-        federation.server("run", *arguments, "--set", "training.validate_every=5", "--set", "policies.buffers=keep")
-        federation.finish()
-        events = RunFolder(tmp_path / "run").events()
-        reasons = [event["refused"].get("mallory", "") for event in events]
-        for reason, expected in zip(
-            reasons,
-            ("NaN", "shape (3, 262144)", "safetensors", "it answers round 2, not round 3", ""),
-            strict=True,
-        ):
-            assert expected in reason
-            assert bool(expected) == bool(reason)
-        assert all(event["refused"].keys() <= {"mallory"} for event in events), "nobody else is blamed"
-        assert events[-1]["notes"]["norm_clipping"]["factor"]["mallory"] < 0.1, "a scaled update is cut to size"
-        weights, _ = load_tensors(tmp_path / "run" / "checkpoints" / "all" / "server.safetensors")
-        assert all(
-            bool(t.isfinite().all()) and float(t.abs().max()) < 50 for n, t in weights.items() if "weights/" in n
-        )
+def start_mallory(federation: RealFederation) -> None:
+    """A site that spoils its updates in another way each round; it obeys no policy that a coordinator would like."""
+    folder, site_keys = federation.folder, federation.keys / "hospitals" / "mallory"
+    (folder / "open.toml").write_text(POLICY)
+    with (folder / "mallory.out").open("wb") as out:
+        federation.processes["mallory"] = subprocess.Popen(
+            [sys.executable, str(HERE / "malicious_site.py"), "mallory", "mallory/data", "mallory/home",
+             f"127.0.0.1:{federation.port}", str(site_keys / "mallory.key"), str(site_keys / "ca.crt")],
+            stdout=out, stderr=out, cwd=folder, start_new_session=True,
+        )  # fmt: skip
 
 
-def test_a_stranger_is_turned_away_and_a_policy_is_obeyed(tmp_path: Path) -> None:
-    with RealFederation(tmp_path, ("north", "south", "west")) as federation:
-        (tmp_path / "south" / "policy.toml").write_text('methods = ["fedavg"]\nminimum_images = 1\n')
+def test_a_malicious_site_a_stranger_and_policies(tmp_path: Path) -> None:
+    """One federation of five: honest north and west, mallory who lies, south whose policy says no, and a stranger."""
+    with RealFederation(tmp_path, ("mallory", "north", "south", "west")) as federation:
+        (tmp_path / "south" / "policy.toml").write_text('methods = ["fedbn"]\nminimum_images = 1\n')
         (tmp_path / "west" / "policy.toml").write_text("minimum_images = 1\n")
         shutil.copytree(tmp_path / "north" / "data" / "north", tmp_path / "stranger" / "data" / "stranger")
         shutil.copy(tmp_path / "whole" / "federation.toml", tmp_path / "stranger" / "data")
         (tmp_path / "stranger" / "policy.toml").write_text(POLICY)
-        rules = ["training.rounds=2", "engine.gather=300", "training.validate_every=2"]
-        federation.server("run", "--method", "fedbn", *(text for rule in rules for text in ("--set", rule)))
+        rules = ["training.rounds=5", "engine.gather=600", "training.validate_every=5", "policies.buffers=keep"]
+        federation.server(
+            "run", "--method", "fedavg+norm_clipping", *(text for rule in rules for text in ("--set", rule))
+        )
+        start_mallory(federation)
         federation.site("north")
         federation.site("south")
         federation.wait_for(lambda: "connected" in federation.output("north"))
         federation.site("stranger", "--give-up", "1")
         assert "does not accept the key of site 'stranger'" in federation.finish("stranger", code=2)
         federation.site("west")  # the server has waited for it
-        said = federation.finish()
-        reason = "the site's policy does not allow the method fedbn"
-        assert reason in said
-        assert reason in (tmp_path / "run" / "server.log").read_text()
-        assert reason in (tmp_path / "south" / "home" / "site.log").read_text()
+        output = federation.finish()
         events = RunFolder(tmp_path / "run").events()
-        assert all(reason in event["refused"]["south"] for event in events)
-        assert all(set(event["samples"]) == {"north", "west"} for event in events)
-        # West lets no value of a single case out, north does; south is not in the table.
-        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-        assert set(summary["sites"]) == {"north", "west"}
-        assert {row.split(",")[0] for row in (tmp_path / "run" / "cases.csv").read_text().splitlines()[1:]} == {"north"}
-        assert "south" in summary["untested"]
-        left = list(read_audit(tmp_path / "west" / "home" / "audit.jsonl"))
-        assert [entry["kind"] for entry in left][:2] == ["Description", "Update"]
-        names = [path.stem for path in (tmp_path / "west" / "data" / "west" / "images").iterdir()]
-        assert not any(name in json.dumps(left) for name in names), "no image's name leaves"
-        assert not list(read_audit(tmp_path / "south" / "home" / "audit.jsonl"))[-1]["tensors"]
+        check_mallory(tmp_path / "run", events)
+        check_policies(tmp_path, output, events)
         # A site that is stopped takes its worker and its connection along.
         site = federation.processes["south"]
         family = descendants(site.pid)
@@ -136,3 +107,36 @@ def test_a_stranger_is_turned_away_and_a_policy_is_obeyed(tmp_path: Path) -> Non
         site.send_signal(signal.SIGINT)
         assert site.wait(120) == 130
         federation.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), 120)
+
+
+def check_mallory(run: Path, events: list[dict[str, Any]]) -> None:
+    """Refused by name and reason, round after round; an update that passes is cut to size."""
+    reasons = [event["refused"].get("mallory", "") for event in events]
+    wanted = ("NaN", "shape (3, 262144)", "safetensors", "it answers round 2, not round 3", "")
+    for reason, expected in zip(reasons, wanted, strict=True):
+        assert expected in reason
+        assert bool(expected) == bool(reason)
+    assert all(event["refused"].keys() <= {"mallory", "south"} for event in events), "nobody else is blamed"
+    assert events[-1]["notes"]["norm_clipping"]["factor"]["mallory"] < 0.1, "a scaled update is cut to size"
+    weights, _ = load_tensors(run / "checkpoints" / "all" / "server.safetensors")
+    assert all(bool(t.isfinite().all()) and float(t.abs().max()) < 50 for n, t in weights.items() if "weights/" in n)
+
+
+def check_policies(folder: Path, output: str, events: list[dict[str, Any]]) -> None:
+    """South's policy refuses the method at both ends; west lets no value of a single case out, north does."""
+    reason = "the site's policy does not allow the method fedavg+norm_clipping"
+    assert reason in output
+    assert reason in (folder / "run" / "server.log").read_text()
+    assert reason in (folder / "south" / "home" / "site.log").read_text()
+    assert all(reason in event["refused"]["south"] for event in events)
+    assert all({"north", "west"} <= set(event["samples"]) <= {"mallory", "north", "west"} for event in events)
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    assert set(summary["sites"]) == {"mallory", "north", "west"}
+    rows = (folder / "run" / "cases.csv").read_text().splitlines()[1:]
+    assert {row.split(",")[0] for row in rows} == {"mallory", "north"}
+    assert "south" in summary["untested"]
+    entries = list(read_audit(folder / "west" / "home" / "audit.jsonl"))
+    assert [entry["kind"] for entry in entries][:2] == ["Description", "Update"]
+    names = [path.stem for path in (folder / "west" / "data" / "west" / "images").iterdir()]
+    assert not any(name in json.dumps(entries) for name in names), "no image's name leaves"
+    assert not list(read_audit(folder / "south" / "home" / "audit.jsonl"))[-1]["tensors"]

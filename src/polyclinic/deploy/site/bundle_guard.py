@@ -6,11 +6,13 @@ that names polyclinic's own app; anything else is refused, and the app is taken 
 
 from __future__ import annotations
 
+import importlib
 import io
 import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 CLIENT = "polyclinic.deploy.site.client_app:app"
@@ -36,6 +38,7 @@ def refusal_of_bundle(bundle: bytes) -> str | None:
 
 def clientapp() -> None:
     """``flwr-clientapp``, patched: bundles are checked and never installed, and the app is always polyclinic's own."""
+    _skip_package("flwr.supernode.cli")
     from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
     from flwr.supernode.runtime import run_clientapp as module
 
@@ -54,6 +57,17 @@ def clientapp() -> None:
             sys.exit("This version of Flower cannot be guarded; install the version that polyclinic pins.")
         setattr(module, name, replacement)
     flwr_clientapp()
+
+
+def _skip_package(name: str) -> None:
+    """Let a package's modules be imported without its ``__init__``.
+
+    That of Flower's commands imports the SuperNode with its web server and database: a second for every message.
+    """
+    parent, _, folder = name.rpartition(".")
+    package = ModuleType(name)
+    package.__path__ = [str(Path(path) / folder) for path in importlib.import_module(parent).__path__]
+    sys.modules.setdefault(name, package)
 
 
 def write_guard(folder: Path) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import polyclinic.runs.start_run
+import polyclinic.api
 from support import call
 
 Finished = Callable[..., Path]
@@ -107,7 +107,7 @@ def test_an_interruption_prints_the_command_that_goes_on(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(polyclinic.runs.start_run, "run", interrupted)
+    monkeypatch.setattr(polyclinic.api, "run", interrupted)
     out = tmp_path / "with space"
     done = call("run", tiny_recipe_file, "--resume", "--out", out, "-m", "fedavg+proximal(mu=1)")
     assert done.code == 130

@@ -16,7 +16,7 @@ test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(QUIET) $(BIN)/pytest -q -n 2 --dist loadgroup
+	$(QUIET) $(BIN)/pytest -q -n 2
 
 # Every registered method, in one process and over Flower: the same weights? About half an hour.
 test-engines: $(STAMP)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 import torch
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tiny_runs import finished, tiny_federation, tiny_recipe_file  # noqa: F401 (fixtures)
 
@@ -24,3 +26,34 @@ def _quiet_machine(tmp_path_factory: pytest.TempPathFactory) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Real processes first: they mostly wait, while other workers have the short tests to do."""
     items.sort(key=lambda item: "/e2e/" not in item.nodeid)
+
+
+# Files whose tests share something that takes long to make: one worker does all of them.
+_TOGETHER = ("tests/e2e/test_kill.py", "tests/e2e/test_package.py", "tests/deploy/site/test_worker.py")
+_NO_METHODS = frozenset({"2", "3", "average", "keep", "largest"})
+
+
+def group_of(nodeid: str) -> str:
+    """Tests with one answer run on one worker; the common checks of a method share its reference run.
+
+    >>> group_of("tests/test_common_checks.py::test_buffers[average-fedbn]")
+    'tests/test_common_checks.py::fedbn'
+    """
+    file, _, rest = nodeid.partition("::")
+    values = re.search(r"\[(.*)\]", rest)
+    if file == "tests/test_common_checks.py" and values:
+        return f"{file}::{'-'.join(value for value in values[1].split('-') if value not in _NO_METHODS)}"
+    return file if file in _TOGETHER else nodeid
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """The marks of xdist's own loadgroup have no effect under this version of pytest."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupScheduling:
+    """Used by every ``pytest -n``; units keep the order of the collection."""
+    config.option.loadscopereorder = False
+    return GroupScheduling(config, log)

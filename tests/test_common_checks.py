@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,20 +59,11 @@ def extended(method: str) -> str | None:
     return find_method(method).extends
 
 
-def grouped(names: Iterable[str], *, dims: Iterable[int] = (2,)) -> list[object]:
-    """All checks of a method on one worker, so that its reference is computed once."""
-    return [pytest.param(name, size, marks=pytest.mark.xdist_group(name)) for name in names for size in dims]
-
-
-def one_by_one(names: Iterable[str]) -> list[object]:
-    return [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names]
-
-
 SEMI = [name for name in methods() if any(find_component(p).wants_unlabelled for p in method_parts(name))]
-EVERY = pytest.mark.parametrize("method", one_by_one(METHODS))
-EVERY_2D_AND_3D = pytest.mark.parametrize(("method", "dims"), grouped(METHODS, dims=(2, 3)))
+EVERY = pytest.mark.parametrize("method", METHODS)
+EVERY_2D_AND_3D = pytest.mark.parametrize(("method", "dims"), [(name, dims) for name in METHODS for dims in (2, 3)])
 EVERY_2D_AND_KINDS_3D = pytest.mark.parametrize(
-    ("method", "dims"), [*grouped(METHODS, dims=(2,)), *grouped(KINDS, dims=(3,))]
+    ("method", "dims"), [*((name, 2) for name in METHODS), *((name, 3) for name in KINDS)]
 )
 
 
@@ -245,7 +236,7 @@ def test_a_method_with_a_strength_says_what_it_extends(method: str) -> None:
     assert not strong_components(method) or parse_method(extended(method) or "").parts
 
 
-@pytest.mark.parametrize("method", one_by_one(m for m in METHODS if extended(m)))
+@pytest.mark.parametrize("method", [m for m in METHODS if extended(m)])
 def test_strength_zero_equals_the_method_it_extends(method: str, references: References, tmp_path: Path) -> None:
     zeros = [f"+{name}({find_component(name).strength}=0)" for name in strong_components(method)]
     server = tiny_server(tmp_path / "zero", tiny_recipe(method + "".join(zeros)))
@@ -272,7 +263,7 @@ def mixed_reference(method: str, tmp_path: Path) -> dict[str, torch.Tensor]:
     return _mixed[method]
 
 
-@pytest.mark.parametrize("method", one_by_one(SEMI))
+@pytest.mark.parametrize("method", SEMI)
 def test_few_labels_kill_and_resume_equals_uninterrupted(method: str, tmp_path: Path) -> None:
     def when(what: str, number: int, site: str) -> bool:
         return (what, number, site) == ("site", 1, "south")
@@ -285,14 +276,14 @@ def test_few_labels_kill_and_resume_equals_uninterrupted(method: str, tmp_path: 
     assert_same(mixed_reference(method, tmp_path), final_tensors(resumed))
 
 
-@pytest.mark.parametrize("method", one_by_one(SEMI))
+@pytest.mark.parametrize("method", SEMI)
 def test_few_labels_a_site_rebuilt_every_round_equals_one_that_lived_on(method: str, tmp_path: Path) -> None:
     server = mixed_server(tmp_path / "rebuilt", tiny_recipe(method), engine=Rebuilding)
     server.fit()
     assert_same(mixed_reference(method, tmp_path), final_tensors(server))
 
 
-@pytest.mark.parametrize("method", one_by_one(SEMI))
+@pytest.mark.parametrize("method", SEMI)
 def test_few_labels_in_patches(method: str, tmp_path: Path) -> None:
     """A site without any label among them."""
     recipe = tiny_recipe(method, data={"patch": [4, 8]}, training={"rounds": 2, "local_epochs": 1})
@@ -315,7 +306,7 @@ def plain_result(method: str, tmp_path: Path) -> dict[str, torch.Tensor]:
     return _mixed[plain]
 
 
-@pytest.mark.parametrize("method", one_by_one(SEMI))
+@pytest.mark.parametrize("method", SEMI)
 def test_unlabelled_images_change_the_result(method: str, tmp_path: Path) -> None:
     """Guards the two checks above: a component that never acts would pass them."""
     server = mixed_server(tmp_path / "whole", tiny_recipe(method), WITH_LABELS)
@@ -325,7 +316,7 @@ def test_unlabelled_images_change_the_result(method: str, tmp_path: Path) -> Non
     assert not any(torch.equal(tensor, plain[name]) for name, tensor in weights.items())
 
 
-@pytest.mark.parametrize("method", one_by_one(SEMI))
+@pytest.mark.parametrize("method", SEMI)
 def test_few_labels_strength_zero_equals_the_method_it_extends(method: str, tmp_path: Path) -> None:
     zeros = [f"+{name}({find_component(name).strength}=0)" for name in strong_components(method)]
     server = mixed_server(tmp_path / "zero", tiny_recipe(method + "".join(zeros)), WITH_LABELS)

@@ -20,8 +20,6 @@ import polyclinic
 from polyclinic.core.tensor_files import load_tensors
 from support import assert_same, call, write_tiny_federation, write_tiny_recipe
 
-pytestmark = pytest.mark.xdist_group("kill")  # one uninterrupted run for all
-
 ROUNDS = 4
 
 

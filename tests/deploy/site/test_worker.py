@@ -28,8 +28,6 @@ from polyclinic.exchange.request import Request
 from polyclinic.exchange.serialization import decode, encode
 from polyclinic.recipe.files import recipe_text
 
-pytestmark = pytest.mark.xdist_group("worker")  # one process for all; the last test ends it
-
 
 def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for something that must happen."""

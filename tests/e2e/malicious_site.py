@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -15,17 +16,21 @@ import torch
 from polyclinic.deploy.site.server_connection import ServerConnection
 from polyclinic.deploy.site.settings import SiteSettings
 from polyclinic.deploy.site.supervisor import SiteSupervisor
-from polyclinic.deploy.site.worker_client import SETTINGS_FILE
+from polyclinic.deploy.site.worker_process import SETTINGS_FILE, WorkerProcess
 from polyclinic.exchange.messages import Message, Update
 
 TRICKS = ("nan", "shape", "garbage", "stale", "scaled")
 
 
-class MaliciousSite(SiteSupervisor):
-    """Starts this file as its worker."""
+class MaliciousWorker(WorkerProcess):
+    """Starts this file."""
 
-    def worker_command(self) -> list[str]:
-        return [sys.executable, __file__, "worker", str(self.home / SETTINGS_FILE)]
+    def command_with(self, channel: int) -> list[str]:
+        return [sys.executable, __file__, "worker", str(self.home / SETTINGS_FILE), str(channel)]
+
+
+class MaliciousSite(SiteSupervisor):
+    worker_type = MaliciousWorker
 
 
 def spoil(reply: Message) -> Message:
@@ -45,21 +50,20 @@ def spoil(reply: Message) -> Message:
     return reply
 
 
-def work(settings_file: Path) -> None:
+def work(settings_file: Path, channel: int) -> None:
     """The worker's loop, with tricks."""
     import json
 
     from polyclinic.deploy.site.request_handler import RequestHandler
-    from polyclinic.deploy.site.worker_socket import WorkerAddress, receive, send
+    from polyclinic.deploy.site.worker_channel import receive, send
     from polyclinic.exchange.messages import to_tensors
     from polyclinic.exchange.request import Request
     from polyclinic.exchange.serialization import decode, encode
 
     settings = SiteSettings(**json.loads(settings_file.read_text()))
     handler = RequestHandler(settings)
-    listener = WorkerAddress(Path(settings.home)).listen()
-    while True:
-        with listener.accept() as connection:
+    with Connection(channel) as connection:
+        while True:
             blobs, about = receive(connection)
             request = Request.from_tensors(decode(blobs), about)
             tensors, plain = to_tensors(spoil(handler.answer(request)))
@@ -71,7 +75,7 @@ def work(settings_file: Path) -> None:
 
 def main() -> None:
     if sys.argv[1] == "worker":
-        work(Path(sys.argv[2]))
+        work(Path(sys.argv[2]), int(sys.argv[3]))
     name, data, home, server, key, ca = sys.argv[1:]
     settings = SiteSettings(
         name, str(Path(data).resolve()), str(Path(home).resolve()), str(Path("open.toml").resolve())

@@ -49,8 +49,7 @@ def site(
     from polyclinic.deploy.keys.key_folders import check_site_name
     from polyclinic.deploy.site.run_site import federation_of, run_site
     from polyclinic.deploy.site.server_connection import ServerConnection
-    from polyclinic.deploy.site.settings import SiteSettings
-    from polyclinic.deploy.site.worker_client import default_home
+    from polyclinic.deploy.site.settings import SiteSettings, default_home
 
     check_site_name(name)
     folder = (home or default_home(name)).expanduser().resolve()

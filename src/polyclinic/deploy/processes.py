@@ -29,13 +29,12 @@ def require_flower() -> None:
         raise PolyclinicError("Flower is not installed; run: pip install 'polyclinic[flower]'.") from None
 
 
-def environment(home: Path, first_on_path: Path | None = None) -> dict[str, str]:
+def environment(home: Path) -> dict[str, str]:
     """Environment variables of a Flower program: no telemetry, update check or package installation, short polls.
 
-    ``home`` becomes ``FLWR_HOME``; ``first_on_path`` is a folder to search for programs before all others.
+    ``home`` becomes ``FLWR_HOME``.
     """
-    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    path = os.pathsep.join([*([str(first_on_path)] if first_on_path else []), *folders])
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {
         **os.environ,
         "PATH": path,
@@ -49,11 +48,16 @@ def environment(home: Path, first_on_path: Path | None = None) -> dict[str, str]
     }
 
 
-def start(command: Sequence[str], env: Mapping[str, str], log: IO[bytes] | None) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own (Ctrl-C does not reach it); on Linux it ends with this process."""
+def start(
+    command: Sequence[str], env: Mapping[str, str], log: IO[bytes] | None, pass_fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own (Ctrl-C does not reach it); on Linux it ends with this process.
+
+    To be exact: with the thread that starts it, so that must be one that lives as long as the process.
+    """
     return subprocess.Popen(
         list(command), env=dict(env), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-        preexec_fn=_terminate_with_parent if _LINUX else None,
+        pass_fds=tuple(pass_fds), preexec_fn=_terminate_with_parent if _LINUX else None,
     )  # fmt: skip
 
 

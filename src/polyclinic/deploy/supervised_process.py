@@ -31,7 +31,11 @@ class SupervisedProcess:
 
     def start(self) -> None:
         """Start the process."""
-        self.process = start(self.command(), self.env, self.log)
+        self.launch(self.command())
+
+    def launch(self, command: list[str], pass_fds: tuple[int, ...] = ()) -> None:
+        """Start the process with this command line; it inherits ``pass_fds``."""
+        self.process = start(command, self.env, self.log, pass_fds)
         self._started_at, self._restart_at = time.monotonic(), 0.0
 
     def stop(self, grace: float = 8.0) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_json, write_json, write_text
-from polyclinic.deploy.site.worker_client import site_names
+from polyclinic.deploy.site.simulated_site import site_names
 from polyclinic.runs.folder import RunFolder
 
 

@@ -25,7 +25,7 @@ from polyclinic.deploy.coordinator.launch import Launch, LaunchFiles
 from polyclinic.deploy.coordinator.tls_listener import ListenAddress
 from polyclinic.deploy.keys.key_folders import accepted
 from polyclinic.deploy.processes import environment, is_alive, program, run_program, start, start_time, stop
-from polyclinic.deploy.site.bundle_guard import CLIENT, SERVER
+from polyclinic.deploy.site.run_guard import CLIENT, SERVER
 from polyclinic.federation.observer import Observer
 
 _CONNECTION = "polyclinic"  # name of the connection in Flower's config.toml

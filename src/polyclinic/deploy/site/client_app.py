@@ -1,4 +1,4 @@
-"""The Flower ClientApp: forwards a message to the site's worker and returns its answer. It does not import torch."""
+"""The Flower ClientApp of a simulation. A site of a real federation has none: it speaks to the server itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.deploy.site.worker_client import forward_request, site_name
+from polyclinic.deploy.site.simulated_site import simulate_request
 from polyclinic.engines.flower.records import from_records, to_records
 
 app = ClientApp()
@@ -17,7 +17,7 @@ app = ClientApp()
 
 def _answer(message: Message, context: Context) -> Message:
     try:
-        answer = forward_request(*from_records(message.content), context)
+        answer = simulate_request(*from_records(message.content), context)
     except PolyclinicError as error:
         answer = {}, _failure(str(error))
     except Exception as error:
@@ -28,8 +28,8 @@ def _answer(message: Message, context: Context) -> Message:
 
 
 def _failure(reason: str) -> dict[str, Any]:
-    """The same message that the worker sends when a request fails."""
-    return {"kind": "Failure", "site": site_name(), "round": -1, "reason": reason}
+    """The same message that a site sends when a request fails."""
+    return {"kind": "Failure", "site": "", "round": -1, "reason": reason}
 
 
 app.train()(_answer)

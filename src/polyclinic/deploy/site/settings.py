@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -15,3 +17,9 @@ class SiteSettings:
     policy: str | None = None
     device: str | None = None
     encoder: str | None = None
+
+
+def default_home(site: str) -> Path:
+    """The default folder of a site's state and audit log: ``$XDG_STATE_HOME/polyclinic/NAME``."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "polyclinic" / site

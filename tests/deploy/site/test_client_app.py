@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,16 +11,13 @@ from flwr.app import Message
 from flower_support import FakeGrid
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.deploy.site import client_app
-from polyclinic.deploy.site.worker_client import HOME, SETTINGS_FILE
 from polyclinic.engines.flower.records import from_records, to_records
 
 CONTEXT: Any = SimpleNamespace(node_config={}, run_config={})
 
 
 @pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / SETTINGS_FILE).write_text(json.dumps({"name": "north"}))
-    monkeypatch.setenv(HOME, str(tmp_path))
+def _task() -> None:
     FakeGrid({})  # a message of Flower knows the task that it was made in
 
 
@@ -32,12 +27,12 @@ def answer(kind: str = "train") -> tuple[dict[str, bytes], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
-def test_a_request_goes_to_the_worker_and_its_answer_back(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_goes_to_the_site_and_its_answer_back(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(blobs: dict[str, bytes], about: dict[str, Any], context: Any) -> Any:
         assert context is CONTEXT
         return {name: blob * 2 for name, blob in blobs.items()}, {**about, "site": "north"}
 
-    monkeypatch.setattr(client_app, "forward_request", forward)
+    monkeypatch.setattr(client_app, "simulate_request", forward)
     assert answer(kind) == ({"weights": b"abcabc"}, {"act": kind, "site": "north"})
 
 
@@ -54,6 +49,6 @@ def test_a_problem_is_an_answer_and_an_unforeseen_one_stays_in_the_log(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(client_app, "forward_request", fail)
-    assert answer() == ({}, {"kind": "Failure", "site": "north", "round": -1, "reason": reason})
+    monkeypatch.setattr(client_app, "simulate_request", fail)
+    assert answer() == ({}, {"kind": "Failure", "site": "", "round": -1, "reason": reason})
     assert ("patient-7" in capsys.readouterr().err) == isinstance(error, OSError)

@@ -18,6 +18,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.engines.flower.bounded_arrays import bounded_arrays
 from polyclinic.engines.flower.nodes import Node, Nodes
 from polyclinic.engines.flower.records import from_records, to_records
 from polyclinic.exchange.checks import printable_line, scores_problem
@@ -185,8 +186,10 @@ class _Exchange:
         pause = _FIRST_POLL
         while site not in self.answers and self.sent[site].message == message:
             try:
-                for reply in self.engine.grid.pull_messages([message]):
-                    self.replies.put((site, message, reply))
+                with bounded_arrays(self.engine.limit):
+                    replies = list(self.engine.grid.pull_messages([message]))
+                if replies:
+                    self.replies.put((site, message, replies[0]))
                     return
             except Exception as error:  # an exception in a thread is lost, and the round would never end
                 self.replies.put((site, message, error))

@@ -52,7 +52,9 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.engines.flower.bounded_arrays import bounded_arrays
 from polyclinic.engines.flower.bounded_http import BoundedFleetHttpClient, VersionHeaders
+from polyclinic.exchange.checks import printable_line
 
 if TYPE_CHECKING:
     from flwr.proto.message_pb2 import ObjectTree
@@ -177,7 +179,8 @@ class FleetClient:
                 self._http.ConfirmMessageReceived, self._node, incoming.run
             )
             confirm(incoming.message.metadata.message_id)
-        message = inflate_object_from_contents(incoming.tree.object_id, contents)
+        with bounded_arrays(limit):
+            message = inflate_object_from_contents(incoming.tree.object_id, contents)
         if not isinstance(message, Message) or not message.has_content():
             raise PolyclinicError("the request has no content")
         return message.content
@@ -242,7 +245,7 @@ def _rejection(response: httpx.Response) -> Exception:
     if response.status_code == httpx.codes.UNAUTHORIZED or code == ApiErrorCode.FLEET_SUPERNODE_REGISTRATION_DISABLED:
         return RejectedError("key")
     words = flower.message if flower else f"HTTP {response.status_code}"
-    return RejectedError(str(words))
+    return RejectedError(printable_line(str(words)))
 
 
 class RunEndedError(Exception):
@@ -255,7 +258,9 @@ def _seconds_ahead(response: httpx.Response) -> float | None:
     with suppress(ValueError, TypeError):
         if told:
             return (now - datetime.fromisoformat(told)).total_seconds()
-        return (now - parsedate_to_datetime(response.headers["date"])).total_seconds() - 0.5  # cut to whole seconds
+        return (
+            now - parsedate_to_datetime(response.headers.get("date", ""))
+        ).total_seconds() - 0.5  # cut to whole seconds
     return None
 
 

@@ -1,17 +1,15 @@
+"""Runs that a site does not serve: every type of Flower's but one, and every bundle but polyclinic's."""
+
 from __future__ import annotations
 
 import io
-import os
-import subprocess
-import sys
 import zipfile
-from importlib import import_module
-from pathlib import Path
 
 import pytest
 import tomli_w
+from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
 
-from polyclinic.deploy.site.bundle_guard import CLIENT, SERVER, refusal_of_bundle, write_guard
+from polyclinic.deploy.site.run_guard import CLIENT, SERVER, refusal_of_bundle, refusal_of_run
 
 
 def project(client: str = CLIENT, server: str = SERVER) -> str:
@@ -91,33 +89,18 @@ def test_what_cannot_be_read_is_refused(data: bytes) -> None:
     assert "cannot be read" in str(refusal_of_bundle(data))
 
 
-def test_the_guard_stands_under_flower_s_name_and_can_be_started(tmp_path: Path) -> None:
-    folder = write_guard(tmp_path / "guard")
-    script = folder / "flwr-clientapp"
-    assert os.access(script, os.X_OK)
-    first, *code = script.read_text().splitlines()
-    assert first == f"#!{sys.executable}"
-    compile("\n".join(code), str(script), "exec")
-    assert write_guard(folder) == folder
-    path = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    found = subprocess.run(["sh", "-c", "command -v flwr-clientapp"], env=path, capture_output=True, text=True)
-    assert found.stdout.strip() == str(script)
+@pytest.mark.parametrize("task_type", [*TaskType, "flwr-anything-new", "", "FLWR-SERVERAPP", "flwr-serverapp "])
+def test_only_a_server_s_program_is_served_whatever_types_flower_has(task_type: str) -> None:
+    """Over Flower's own table: a type that it adds is refused without anybody having to know of it."""
+    reason = refusal_of_run(task_type, bundle(pyproject_toml=project()))
+    if task_type == TaskType.SERVER_APP:
+        assert reason is None
+        assert "brings files" in str(refusal_of_run(task_type, bundle(pyproject_toml=project(), evil_py="x")))
+    else:
+        assert reason is not None
+        assert "starts no program" in reason
+    assert set(TaskType) == set(TASK_TYPE_TO_COMMAND)
 
 
-def test_both_doors_of_flower_are_where_the_guard_shuts_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flwr.supernode.runtime import run_clientapp as module
-
-    from polyclinic.deploy.site import bundle_guard as guard
-    from polyclinic.deploy.site.client_app import app
-
-    program = import_module("flwr.supernode.cli.flwr_clientapp")
-    called: list[str] = []
-    for name in ("install_from_fab", "get_load_client_app_fn"):
-        monkeypatch.setattr(module, name, getattr(module, name))  # put back afterwards
-    monkeypatch.setattr(program, "flwr_clientapp", lambda: called.append("flower"))
-    guard.clientapp()
-    assert called == ["flower"]
-    assert module.get_load_client_app_fn("any", run="thing")("fab", "hash") is app  # type: ignore[call-arg, arg-type, comparison-overlap]
-    module.install_from_fab(bundle(pyproject_toml=project()), flwr_dir=None)
-    with pytest.raises(PermissionError, match="brings files of its own"):
-        module.install_from_fab(bundle(pyproject_toml=project(), evil_py="x"), flwr_dir=None)
+def test_a_small_file_that_unpacks_to_a_gigabyte_is_refused() -> None:
+    assert "too large" in str(refusal_of_bundle(bundle(pyproject_toml=project() + " " * 2**27)))

@@ -96,7 +96,7 @@ class RealFederation:
 
     def everything(self) -> str:
         texts = [f"--- {path.name}\n{path.read_text(errors='replace')}" for path in sorted(self.folder.glob("*.out"))]
-        logs = [*self.folder.glob("*/flower/superlink.log"), *self.folder.glob("*/home/flower/supernode.log")]
+        logs = self.folder.glob("*/flower/superlink.log")
         return "\n".join([*texts, *(f"--- {path}\n{path.read_text(errors='replace')[-3000:]}" for path in logs)])
 
     def wait_for(self, what: Callable[[], bool], patience: float = 300) -> None:

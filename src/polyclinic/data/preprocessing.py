@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from monai.data import MetaTensor
-from monai.transforms import NormalizeIntensity, ScaleIntensity, ScaleIntensityRangePercentiles
 from torch import Tensor
 
 from polyclinic.core.errors import PolyclinicError
@@ -77,6 +75,8 @@ def prepare(item: Item, federation: Federation, settings: DataSettings) -> list[
     Intensities are scaled over the whole image or volume, channel by channel. ``size = "auto"`` keeps the image's own
     (resampled) size; ``resolve_size`` finds one size for all.
     """
+    from monai.data import MetaTensor
+
     task = federation.task
     image = read_image(item, task)
     if settings.intensity == "full-range" and image.highest is None:
@@ -101,12 +101,14 @@ def prepare(item: Item, federation: Federation, settings: DataSettings) -> list[
 
 
 def _plain(grid: Any) -> Tensor:
-    tensor: Tensor = grid.as_tensor() if isinstance(grid, MetaTensor) else grid
+    tensor: Tensor = grid.as_tensor() if hasattr(grid, "as_tensor") else grid
     return tensor
 
 
 def _scaled(grid: Any, settings: DataSettings, highest: float | None) -> Any:
     """Scale intensities: for each channel, where a constant one becomes 0, or from 0 to ``highest``."""
+    from monai.transforms import NormalizeIntensity, ScaleIntensity, ScaleIntensityRangePercentiles
+
     if settings.intensity == "full-range":
         return grid / highest
     if settings.intensity == "zero-one":

@@ -2,7 +2,7 @@
 
 Every step keeps the affine of its grid (MONAI's ``MetaTensor``), so that the way back is one resampling from the
 prepared affine to the file's, whatever flips, resamplings, crops and slices lie between. Pictures without an affine
-count as lying on the identity.
+count as lying on the identity. MONAI is imported where it is used: it takes seconds, and a server has no images.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from monai.data import MetaTensor
-from monai.transforms import CenterSpatialCrop, Orientation, Resize, ResizeWithPadOrCrop, Spacing, SpatialResample
 from torch import Tensor
 
 from polyclinic.core.errors import PolyclinicError
@@ -63,6 +61,8 @@ class Geometry:
 
 def geometry_of(item: Item, federation: Federation, settings: DataSettings) -> Geometry:
     """The geometry of an image from its headers alone."""
+    from monai.data import MetaTensor
+
     header = item_header(item)
     start = file_affine(header, federation.task)
     # MONAI's lazy mode moves the affine and the shape, and no voxel: the tensor needs no memory.
@@ -85,6 +85,8 @@ def orient_and_space(
     grid: Any, header: Header, task: Task, settings: DataSettings, label: bool = False, lazy: bool = False
 ) -> Any:
     """Bring ``(channel, *spatial)`` to the wanted orientation (volumes that know theirs) and spacing."""
+    from monai.transforms import Orientation, Spacing
+
     rank = len(header.shape)
     if rank == 3 and header.affine is not None:
         codes = (settings.orientation or "RAS").upper()
@@ -111,6 +113,8 @@ def orient_and_space(
 
 def crop_and_resize(grid: Any, task: Task, settings: DataSettings, label: bool = False, lazy: bool = False) -> Any:
     """Cut ``data.crop`` out of ``(channel, *spatial)`` and bring it to ``data.size``; ``"auto"`` keeps its own size."""
+    from monai.transforms import CenterSpatialCrop, Resize, ResizeWithPadOrCrop
+
     if settings.crop is not None:
         grid = CenterSpatialCrop(_target("data.crop", settings.crop, grid, task, settings), lazy=lazy)(grid)
     if settings.size == "auto":
@@ -169,6 +173,9 @@ def to_file_grid(prediction: Tensor, geometry: Geometry) -> npt.NDArray[np.uint8
     prediction = prediction.detach().float().cpu()
     if geometry.shape == geometry.prepared_shape and np.allclose(geometry.affine, geometry.prepared_affine, atol=1e-6):
         return np.asarray(prediction.argmax(0).to(torch.uint8).numpy())
+    from monai.data import MetaTensor
+    from monai.transforms import SpatialResample
+
     grid = MetaTensor(prediction, affine=torch.from_numpy(geometry.prepared_affine))
     back = SpatialResample(mode="bilinear", padding_mode="border")
     grid = back(grid, dst_affine=torch.from_numpy(geometry.affine), spatial_size=geometry.shape)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
-from monai.inferers import SlidingWindowInferer
 from torch import Tensor, nn
 
 
@@ -38,6 +37,8 @@ def predict_probabilities(
         if window == spatial:
             parts = [forward(part) for part in torch.split(images, batch_size)]
         else:
+            from monai.inferers import SlidingWindowInferer
+
             inferer = SlidingWindowInferer(window, batch_size, overlap, mode="gaussian")
             parts = [inferer(images, forward)]
     # Joined outside of inference mode, because a tensor made inside can never enter a loss.

@@ -1,4 +1,4 @@
-"""The supervisor of a site: problems with the connection are logged once a minute, and can end it."""
+"""The supervisor of a site: a connection with a problem is logged and can end it, and its own answers are audited."""
 
 from __future__ import annotations
 
@@ -8,30 +8,58 @@ from pathlib import Path
 import pytest
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.deploy.site import message_loop
 from polyclinic.deploy.site.server_connection import ServerConnection
 from polyclinic.deploy.site.settings import SiteSettings
 from polyclinic.deploy.site.supervisor import SiteSupervisor
+from polyclinic.deploy.site.worker_process import WorkerProcess
+from polyclinic.exchange.audit import read_audit
+
+
+class Sleeper(WorkerProcess):
+    def command_with(self, channel: int) -> list[str]:
+        return ["sleep", "60"]
+
+
+class Supervisor(SiteSupervisor):
+    worker_type = Sleeper
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> SiteSettings:
+    (tmp_path / "home").mkdir()
+    return SiteSettings("north", str(tmp_path), str(tmp_path / "home"))
 
 
 def test_a_certificate_that_is_not_trusted_is_said_once_a_minute_and_can_be_given_up(
-    keys: Path, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keys: Path, port: int, settings: SiteSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No SuperNode is started against it, which would only say that a connection ended that there never was."""
     logged: list[str] = []
-    settings = SiteSettings("north", str(tmp_path), str(tmp_path / "home"))
     key = keys / "ours" / "hospitals" / "north" / "north.key"
     theirs = keys / "theirs" / "server" / "ca.crt"
-    monkeypatch.setattr("polyclinic.deploy.site.supervisor._PROBE_INTERVAL", 0.0)
-    monkeypatch.setattr(SiteSupervisor, "worker_command", lambda _: ["sleep", "60"])
+    monkeypatch.setattr(message_loop, "_RETRY_INTERVAL", 0.01)
     connection = ServerConnection(f"127.0.0.1:{port}", key, theirs)
-    with SiteSupervisor(settings, connection, logged.append) as supervisor:
-        supervisor.poll()
-        supervisor.poll()
-        assert [("is not trusted" in line) for line in logged] == [True]
-        assert supervisor.node.process is None
-        supervisor.give_up = 0.5
+    with Supervisor(settings, connection, logged.append, give_up=0.5) as supervisor:
         deadline = time.monotonic() + 120
         with pytest.raises(PolyclinicError, match="is not trusted"):  # noqa: PT012
             while time.monotonic() < deadline:
                 supervisor.poll()
                 time.sleep(0.05)
+    assert [("is not trusted" in line) for line in logged] == [True]
+
+
+def test_an_answer_that_the_worker_did_not_give_is_audited_too(settings: SiteSettings) -> None:
+    logged: list[str] = []
+    supervisor = Supervisor(settings, ServerConnection("127.0.0.1:9"), logged.append)
+    _, about = supervisor._fail("refused: no", {"run": "r", "part": "all", "broadcast": {"round": 3}})
+    assert about == {"kind": "Failure", "site": "north", "round": 3, "reason": "refused: no"}
+    for hostile in ({}, {"broadcast": 5}, {"broadcast": {"round": "x"}, "run": ["a"] * 10**5}):
+        assert supervisor._fail("refused: no", hostile)[1]["round"] == -1
+    log = Path(settings.home) / "audit.jsonl"
+    entries = list(read_audit(log))
+    assert [entry["plain"]["reason"] for entry in entries] == ["refused: no"] * 4
+    assert entries[0]["run"] == "r"
+    log.unlink()
+    log.mkdir()
+    assert supervisor._fail("refused: no", {})[1]["reason"] == "the site's audit log cannot be written"
+    assert "so nothing leaves" in logged[0]

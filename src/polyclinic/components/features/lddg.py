@@ -25,7 +25,6 @@ from collections import OrderedDict
 from typing import Any
 
 import torch
-from monai.networks.layers.factories import Conv
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -53,7 +52,7 @@ class VariationalMap(nn.Module):
 
     def __init__(self, width: int, latent: int, hidden: int, dims: int) -> None:
         super().__init__()
-        convolution = Conv["conv", dims]
+        convolution = nn.Conv2d if dims == 2 else nn.Conv3d
 
         def network() -> nn.Sequential:
             return nn.Sequential(convolution(width, hidden, 1), nn.ReLU(), convolution(hidden, latent, 1))
@@ -134,7 +133,8 @@ class Lddg(Component):
             raise PolyclinicError("lddg: this network has no module 'classifier' to put latents before.")
         dims = network.spatial_dims
         self._module = VariationalMap(network.widths["decoder0"], chosen.latent, chosen.hidden, dims)
-        head = Conv["conv", dims](chosen.latent, network.classes, kernel_size=1)
+        convolution = nn.Conv2d if dims == 2 else nn.Conv3d
+        head = convolution(chosen.latent, network.classes, kernel_size=1)
         network.classifier = nn.Sequential(OrderedDict({self.name: self._module, "head": head}))
 
     def on_images(self, step: Step) -> None:

@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # One thread a worker; compiled files are kept, because tests start many processes.
 QUIET := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: demo test test-engines format benchmark clean
+.PHONY: demo test test-engines soak format benchmark clean
 
 demo: $(STAMP)
 	$(BIN)/polyclinic compare demo-nuclei --methods fedavg,fedbn --seeds 1 --out runs/demo
@@ -21,6 +21,10 @@ test: $(STAMP)
 # Every registered method, in one process and over Flower: the same weights? About half an hour.
 test-engines: $(STAMP)
 	PYTHONPATH=tests $(QUIET) $(BIN)/python tests/e2e/agreement.py benchmarks/engines_agree.md
+
+# 50 sites, 500 rounds, a process killed or stopped every few seconds: the same result? Hours on two cores.
+soak: $(STAMP)
+	PYTHONPATH=tests $(QUIET) $(BIN)/python tests/e2e/soak.py benchmarks/soak.md
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

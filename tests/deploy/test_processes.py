@@ -38,14 +38,12 @@ def test_a_process_that_ended_is_not_the_one_that_was() -> None:
 
 
 def test_a_flower_program_neither_calls_out_nor_installs_anything(tmp_path: Path) -> None:
-    variables = environment(tmp_path / "home", first_on_path=tmp_path / "guard")
+    variables = environment(tmp_path / "home")
     assert variables["FLWR_HOME"] == str(tmp_path / "home")
     assert variables["FLWR_TELEMETRY_ENABLED"] == "0"
     assert variables["FLWR_DISABLE_UPDATE_CHECK"] == "1"
     assert variables["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
-    folders = variables["PATH"].split(os.pathsep)
-    assert folders[:2] == [str(tmp_path / "guard"), str(Path(sys.executable).parent)]
-    assert environment(tmp_path)["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+    assert variables["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
 
 
 @pytest.mark.parametrize("script", ["sleep 60 & wait", "trap '' TERM; sleep 60; true"])

@@ -187,7 +187,7 @@ def main() -> None:
     sites = [f"site-{number:02d}" for number in range(options.sites)]
     rules = [
         f"training.rounds={options.rounds}", f"training.validate_every={options.rounds}", "training.quorum=1.0",
-        "training.local_epochs=1", "engine.grace=600", "engine.gather=600",
+        "training.local_epochs=1", "training.batch_size=4", "engine.grace=600", "engine.gather=600",
     ]  # fmt: skip
     arguments = [text for rule in rules for text in ("--set", rule)]
     os.environ["PYTHONDONTWRITEBYTECODE"] = ""

@@ -15,7 +15,6 @@ from flwr.supercore.error import ApiErrorCode, FlowerError
 from fleet_server import NODE, FleetServer, Run, serving
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.engines.flower import fleet_client
-from polyclinic.engines.flower.bounded_http import LARGEST_ANSWER
 from polyclinic.engines.flower.fleet_client import ConnectionLostError, FleetClient, RejectedError, RunEndedError
 from polyclinic.engines.flower.records import from_records, to_records
 
@@ -79,33 +78,6 @@ def test_a_request_of_too_many_objects_is_not_fetched_at_all(
     with pytest.raises(PolyclinicError, match="consists of"):
         client.fetch(incoming, 10**9)
     assert "pull-object" not in server.calls
-
-
-@pytest.mark.parametrize("path", ["pull-messages", "get-run", "get-fab", "pull-object", "send-node-heartbeat"])
-@pytest.mark.parametrize(
-    "response",
-    [
-        (200, {}, b"\x00" * (LARGEST_ANSWER + 1)),
-        (200, {"content-encoding": "gzip"}, b"\x1f\x8b"),
-        (302, {"location": "http://127.0.0.1:9/"}, b""),
-    ],
-    ids=["endless", "compressed", "elsewhere"],
-)
-def test_an_answer_without_end_or_in_disguise_breaks_the_connection(
-    path: str, response: Any, server: FleetServer, client: FleetClient
-) -> None:
-    server.send(3, to_records({"weights": b"x"}, {}))
-    incoming = client.next_message() if path == "pull-object" else None
-    server.hooks[path] = lambda _: response
-    calls: dict[str, Any] = {
-        "pull-messages": client.next_message,
-        "get-run": lambda: client.run_info(3),
-        "get-fab": lambda: client.run_info(3),
-        "pull-object": lambda: client.fetch(incoming, 10**9),  # type: ignore[arg-type]
-        "send-node-heartbeat": client.heartbeat,
-    }
-    with pytest.raises((ConnectionLostError, RejectedError)):
-        calls[path]()
 
 
 def error(code: int) -> bytes:

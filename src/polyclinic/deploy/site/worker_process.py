@@ -19,7 +19,7 @@ from polyclinic.exchange.tensor_names import Blobs
 
 SETTINGS_FILE = "site.json"
 _START_TIMEOUT = 120.0
-_ATTEMPTS = 2
+_ATTEMPTS = 4
 _POLL_INTERVAL = 0.2
 
 
@@ -60,7 +60,7 @@ class WorkerProcess(SupervisedProcess):
         return [sys.executable, "-m", "polyclinic.deploy.site.worker", settings, *options]
 
     def ask(self, blobs: Blobs, about: dict[str, Any], limits: WorkLimits, stop: Event) -> tuple[Blobs, dict[str, Any]]:
-        """Pass a request on and wait for its answer; a worker that ends meanwhile is asked once more."""
+        """Pass a request on and wait for its answer; a worker that ends meanwhile is asked again."""
         for _ in range(_ATTEMPTS):
             channel = self._open_channel(stop)
             try:

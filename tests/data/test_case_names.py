@@ -55,5 +55,5 @@ def test_names_longer_than_file_systems_have_them_are_not_tried() -> None:
 )
 def test_a_pattern_that_would_never_end_is_stopped(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TIME_LIMIT", 1.0)
-    with pytest.raises(PolyclinicError, match="case_pattern: .* is still not matched after 1 seconds"):
+    with pytest.raises(PolyclinicError, match=r"case_pattern: .* is still not matched after 1 seconds"):
         case_names(pattern, ["a" * 200 + "!"])

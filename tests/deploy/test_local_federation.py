@@ -40,12 +40,16 @@ def test_a_simulation_gets_sites_folders_and_a_policy_that_holds_nothing_back(
     tiny_federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_federation, "CoordinatorSupervisor", FakeSupervisor)
-    recipe = png_recipe(tiny_federation, engine={"name": "simulation", "max_message_mb": 2}, plugins=["a_plugin"])
+    recipe = png_recipe(
+        tiny_federation, engine={"name": "simulation", "max_message_mb": 2}, plugins=["a_plugin"],
+        data={"case_pattern": "(.+)"},
+    )  # fmt: skip
     with pytest.raises(Submitted) as submitted:
         local_federation.run_on_this_machine(recipe, ("north", "south"), "tiny", tmp_path, Observer())
     launch, settings, (folder, address, _, limit, simulated) = submitted.value.args
     assert (launch.sites, launch.named, launch.resume) == (("north", "south"), False, True)
     assert settings["data"] == str(tiny_federation)
+    assert settings["case_pattern"] == "(.+)"
     assert settings["sites"] == '["north", "south"]'
     assert (folder, address.host, address.keys, limit, simulated) == (
         tmp_path, "127.0.0.1", None, 2 * 2**20, ("north", "south"),

@@ -1,4 +1,4 @@
-"""The case that an image belongs to, read in its name; a user's pattern is matched where it cannot hang this process."""
+"""The case of an image, read in its name; a user's pattern is matched where it cannot hang this process."""
 
 from __future__ import annotations
 

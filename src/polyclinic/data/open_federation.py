@@ -29,10 +29,8 @@ def open_federation(source: str | Path, settings: DataSettings = _DEFAULTS) -> F
     manifest = root / "manifest.csv"
     images = {site: entry.images for site, entry in files.items()}
     rows = read_manifest(manifest, images, left_out) if manifest.is_file() else {}
-    in_manifest = {key for key, row in rows.items() if row.case}
-    names = [
-        entry.name for site, entries in images.items() for entry in entries if (site, entry.name) not in in_manifest
-    ]
+    known = {key for key, row in rows.items() if row.case}
+    names = [entry.name for site, entries in images.items() for entry in entries if (site, entry.name) not in known]
     case_of = case_names(settings.case_pattern or declared.case_pattern, names).__getitem__
     sites = {
         site: tuple(make_item(site, entry, rows.get((site, entry.name)), case_of) for entry in entries)

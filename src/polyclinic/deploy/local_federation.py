@@ -44,6 +44,7 @@ def run_on_this_machine(recipe: Recipe, sites: tuple[str, ...], name: str, folde
         "data": recipe.federation, "sites": json.dumps(sites), "homes": str((folder / "sites").resolve()),
         "device": recipe.engine.device,
         **({"encoder": recipe.network.weights_file} if recipe.network.weights_file else {}),
+        **({"case_pattern": recipe.data.case_pattern} if recipe.data.case_pattern else {}),
     }  # fmt: skip
     launch = Launch(run_name(folder), recipe_text(recipe), sites, name, not simulated, True)
     with ExitStack() as stack, TemporaryDirectory(prefix="polyclinic-keys-") as temporary:
@@ -74,7 +75,7 @@ def _site_supervisor(
     home.mkdir(parents=True, exist_ok=True)
     settings = SiteSettings(
         site, recipe.federation, str(home.resolve()), str(policy.resolve()), recipe.engine.device,
-        recipe.network.weights_file,
+        recipe.network.weights_file, recipe.data.case_pattern,
     )  # fmt: skip
     site_keys = keys / "hospitals" / site
     connection = ServerConnection(address.local, site_keys / f"{site}.key", site_keys / "ca.crt")

@@ -15,7 +15,6 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_private, write_text
 from polyclinic.core.version import installed_versions
 from polyclinic.data.federation import Federation, Item, item_header
-from polyclinic.data.federation_file import read_federation_file
 from polyclinic.data.formats import stem_of
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData
@@ -184,10 +183,16 @@ class RequestHandler:
         for key in ("data", "network", "engine"):
             if not isinstance(table.get(key, {}), dict):
                 raise PolyclinicError(f"the server's recipe: {key} = {table[key]!r} is not possible: it is a table.")
-        data = {k: v for k, v in table.get("data", {}).items() if k != "cache"}
-        if read_federation_file(Path(settings.data) / "federation.toml").case_pattern is not None:
-            data.pop("case_pattern", None)  # the site's own pattern wins over the server's
+        data = {k: v for k, v in table.get("data", {}).items() if k not in ("cache", "case_pattern")}
         data |= {"sites": [settings.name], "cache": str(self.home / "cache")}
+        # A pattern of the server's would ask the names of patients questions, and change which images are one case.
+        if settings.case_pattern is not None:
+            data["case_pattern"] = settings.case_pattern
+        if table.get("data", {}).get("case_pattern") not in (None, settings.case_pattern):
+            self.log(
+                "data.case_pattern of the server's recipe is not used: cases are read in the names of images by this "
+                "site's own rule; to change it, write case_pattern into federation.toml, or start with --case-pattern"
+            )
         network = {k: v for k, v in table.get("network", {}).items() if k != "weights"}
         if "weights" in table.get("network", {}):
             network["weights"] = "random" if table["network"]["weights"] == "random" else settings.encoder

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SiteSettings:
-    """Name, folders, device and files of a site; ``data`` is a federation folder that holds at least this site."""
+    """Name, folders, device and files of a site; ``data`` is a federation folder that holds at least this site.
+
+    ``case_pattern`` is the site's own, in place of that of its federation.toml.
+    """
 
     name: str
     data: str
@@ -15,3 +18,4 @@ class SiteSettings:
     policy: str | None = None
     device: str | None = None
     encoder: str | None = None
+    case_pattern: str | None = None

@@ -40,11 +40,18 @@ class Policy(Section):
     )
     plugins: Patterns = Field((), description="modules of methods that are installed here and may be loaded")
     minimum_images: Annotated[int, Field(ge=1, strict=True)] = Field(
-        5, description="smallest number of images (or cases) behind anything that leaves"
+        5,
+        description="smallest number of images (or cases) behind anything that leaves, and of cases by which two sets "
+        "that the site answers for may differ",
     )
     per_case_metrics: Literal["no", "numbered", "named"] = Field(
         "no",
         description="no: mean, standard deviation and count; numbered: a value a case without its name; named: with it",
+    )
+    split: Literal["recipe", "own"] = Field(
+        "recipe",
+        description="recipe: cases are drawn for training, validation, test and label budgets by the recipe's seed; "
+        "own: by a secret of the site, so that every run uses the same cases whatever its seed",
     )
     max_mb_per_round: Positive | None = Field(None, description="most megabytes (10^6 bytes) that leave in a round")
     require_privacy: Annotated[bool, Field(strict=True)] = Field(

@@ -28,8 +28,9 @@ from polyclinic.deploy.site.admission import (
     task_of,
     too_few,
 )
+from polyclinic.deploy.site.case_sets import CaseSets
 from polyclinic.deploy.site.settings import SiteSettings
-from polyclinic.evaluation.protocols import ProtocolPart, site_part
+from polyclinic.evaluation.protocols import ProtocolPart, site_part, split_files
 from polyclinic.exchange.audit import AuditLog
 from polyclinic.exchange.messages import (
     Description,
@@ -147,22 +148,41 @@ class RequestHandler:
         require_task(opened.federation, request.task)
         require_model(opened.workspace, request.broadcast)
         run = self.home / "runs" / request.run
-        self._require_same_split(opened, request.part, run / request.part / "split.mark")
-        data = self._data(opened, request.part)
+        part = self._part(opened, request.part, policy)
+        self._require_same_split(part, run / request.part / "split.mark")
+        data = self._data(opened, part)
         site = Site(data, SiteStore(run / request.part))
         if request.act == "evaluate":
             require_spacing(data, opened.recipe)
             scores = site.evaluate(opened.workspace, request.broadcast, request.split, request.detailed)
             cases = {data.images.samples[int(index)].case for index in data.labelled_indices(request.split)}
-            return limited(policy, scores, len(cases))
+            return self._for_new_cases(policy, limited(policy, scores, len(cases)), data, request.split)
         require_training_data(data, opened.workspace)
         refuse(too_few(opened.workspace, data, policy))
         refuse(refusal_of_privacy(policy, opened.workspace.components, max(1, releases(run))))
+        sets = self._case_sets()
+        used = sets.of_training(opened.workspace, data, request.broadcast.round)
+        sets.check(used, policy.minimum_images)
         update = site.train(opened.workspace, request.broadcast)
         # A repeated round gives the update of before and spends nothing; only now does the ledger tell.
         refuse(refusal_of_privacy(policy, opened.workspace.components, releases(run)))
         refuse(refusal_of_bytes(policy, update.bytes))
+        sets.remember(used)
         return update
+
+    def _case_sets(self) -> CaseSets:
+        return CaseSets(self.home / "case_sets.json", self._secret())
+
+    def _for_new_cases(self, policy: Policy, scores: Evaluation, data: SiteData, split: str) -> Evaluation:
+        """Scores as they may leave, if their cases are those of an earlier answer or enough others."""
+        if not scores.images:  # all is held back
+            return scores
+        sets = self._case_sets()
+        used = sets.of_scores(data, split)
+        # Where values of single cases may leave, subtracting means tells nothing more.
+        sets.check(used, policy.minimum_images if policy.per_case_metrics == "no" else 1)
+        sets.remember(used)
+        return scores
 
     def _opened(self, text: str, policy: Policy) -> _OpenRecipe:
         """The recipe of a request with this site's own folder, device and encoder; built once."""
@@ -211,22 +231,27 @@ class RequestHandler:
             "tracking": {},
         }
 
-    def _data(self, opened: _OpenRecipe, part_name: str) -> SiteData:
+    def _data(self, opened: _OpenRecipe, part: ProtocolPart) -> SiteData:
         """The site's prepared images for a part of the protocol; images of the last part are reused if possible."""
-        if part_name not in opened.data:
-            part = self._part(opened, part_name)
+        key = self._fingerprint("\n".join(split_files([part]).values()))
+        if key not in opened.data:
             items = part.items(opened.federation, self.settings.name)
             if items not in opened.images:
                 self.log(f"reading {len(items)} images")
                 opened.images = {items: prepare_items(opened.federation, opened.recipe, items)}
-            opened.data = {part_name: site_data(self.settings.name, opened.images[items], part)}
-        return opened.data[part_name]
+            opened.data = {key: site_data(self.settings.name, opened.images[items], part)}
+        return opened.data[key]
 
-    def _part(self, opened: _OpenRecipe, name: str) -> ProtocolPart:
-        return site_part(opened.federation, opened.recipe, self.settings.name, name, opened.workspace.method.all_labels)
+    def _part(self, opened: _OpenRecipe, name: str, policy: Policy) -> ProtocolPart:
+        """The part of the protocol with its split and labels, drawn by the seed that the policy names."""
+        recipe = opened.recipe
+        if policy.split == "own":
+            seed = int(self._fingerprint("split")[:15], 16)
+            recipe = with_changes(recipe, {"seed": seed, "data.split_from": "auto"})
+        return site_part(opened.federation, recipe, self.settings.name, name, opened.workspace.method.all_labels)
 
     def _describe(self, opened: _OpenRecipe, policy: Policy, request: Request) -> Description:
-        federation, part = opened.federation, self._part(opened, request.part)
+        federation, part = opened.federation, self._part(opened, request.part, policy)
         items = federation.sites[self.settings.name]
         counts = {s: len(part.split.items(federation, self.settings.name, s)) for s in ("train", "val", "test")}
         header = item_header(items[0])
@@ -237,9 +262,9 @@ class RequestHandler:
             refusal=refusal(opened.workspace, policy) or "",
         )  # fmt: skip
 
-    def _require_same_split(self, opened: _OpenRecipe, part: str, file: Path) -> None:
+    def _require_same_split(self, part: ProtocolPart, file: Path) -> None:
         """Raise if files or cases changed within a run: an image that was trained on could be tested on later."""
-        fingerprint = self._fingerprint(self._part(opened, part).split.to_csv())
+        fingerprint = self._fingerprint(part.split.to_csv())
         if not file.exists():
             write_text(file, fingerprint)
         elif file.read_text(encoding="utf-8") != fingerprint:
@@ -249,10 +274,13 @@ class RequestHandler:
 
     def _fingerprint(self, text: str) -> str:
         """HMAC-SHA-256 that tells the server whether a split is still the same; the secret prevents guessing names."""
-        secret = self.home / "mark.secret"
-        if not secret.exists():
-            write_private(secret, secrets.token_bytes(32))
-        return hmac.new(secret.read_bytes(), text.encode(), "sha256").hexdigest()
+        return hmac.new(self._secret(), text.encode(), "sha256").hexdigest()
+
+    def _secret(self) -> bytes:
+        file = self.home / "mark.secret"
+        if not file.exists():
+            write_private(file, secrets.token_bytes(32))
+        return file.read_bytes()
 
     def _audited(self, run: str, part: str, reply: Message) -> Message:
         """Write a reply to the audit log; one that cannot be logged does not leave."""

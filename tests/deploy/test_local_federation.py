@@ -14,6 +14,7 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.deploy import local_federation
 from polyclinic.deploy.coordinator.launch import Launch
 from polyclinic.federation.observer import Observer
+from polyclinic.federation.site_policy import Policy, load_policy
 
 
 class Submitted(Exception):  # noqa: N818
@@ -55,7 +56,13 @@ def test_a_simulation_gets_sites_folders_and_a_policy_that_holds_nothing_back(
         tmp_path, "127.0.0.1", None, 2 * 2**20, ("north", "south"),
     )  # fmt: skip
     policy = tomllib.loads((tmp_path / "sites" / "policy.toml").read_text())
-    assert policy == {"per_case_metrics": "named", "minimum_images": 1, "plugins": ["a_plugin"]}
+    chosen = {"per_case_metrics": "named", "minimum_images": 1, "plugins": ["a_plugin"]}
+    assert policy.items() >= chosen.items()
+    loaded, usual = load_policy(tmp_path / "sites" / "policy.toml"), Policy()
+    assert loaded.max_steps_per_round > 10**6 * usual.max_steps_per_round
+    for key in ("max_seconds_per_round", "max_home_gb", "keep_runs_days"):
+        assert getattr(loaded, key) > 1000 * getattr(usual, key)
+    assert loaded.memory_bytes > 1e15
 
 
 def test_a_simulation_without_ray_gets_a_sentence(tiny_federation: Path, monkeypatch: pytest.MonkeyPatch) -> None:

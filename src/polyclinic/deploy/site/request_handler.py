@@ -14,6 +14,7 @@ from typing import Any
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_private, write_text
 from polyclinic.core.version import installed_versions
+from polyclinic.data.build_imageset import is_cached, prepared_bytes
 from polyclinic.data.federation import Federation, Item, item_header
 from polyclinic.data.formats import stem_of
 from polyclinic.data.imageset import ImageSet
@@ -29,7 +30,10 @@ from polyclinic.deploy.site.admission import (
     too_few,
 )
 from polyclinic.deploy.site.case_sets import CaseSets
+from polyclinic.deploy.site.disk_limits import tidy_home
+from polyclinic.deploy.site.recipe_checks import refusal_before_data
 from polyclinic.deploy.site.settings import SiteSettings
+from polyclinic.deploy.site.work_limits import LONGEST_RECIPE, refusal_of_images, refusal_of_training
 from polyclinic.evaluation.protocols import ProtocolPart, site_part, split_files
 from polyclinic.exchange.audit import AuditLog
 from polyclinic.exchange.messages import (
@@ -49,7 +53,6 @@ from polyclinic.federation.site_policy import (
     limited,
     load_policy,
     refusal_of_bytes,
-    refusal_of_plugins,
     refusal_of_privacy,
 )
 from polyclinic.federation.site_store import SiteStore
@@ -141,6 +144,7 @@ class RequestHandler:
                 f"'{self.settings.name}'; start it with --name {request.site}"
             )
         policy = load_policy(Path(self.settings.policy) if self.settings.policy else None)
+        refuse(tidy_home(self.home, policy, request.run, self.log))
         opened = self._opened(request.recipe, policy)
         if request.act == "describe":
             return self._describe(opened, policy, request)
@@ -150,7 +154,7 @@ class RequestHandler:
         run = self.home / "runs" / request.run
         part = self._part(opened, request.part, policy)
         self._require_same_split(part, run / request.part / "split.mark")
-        data = self._data(opened, part)
+        data = self._data(opened, part, policy, request.run)
         site = Site(data, SiteStore(run / request.part))
         if request.act == "evaluate":
             require_spacing(data, opened.recipe)
@@ -159,6 +163,7 @@ class RequestHandler:
             return self._for_new_cases(policy, limited(policy, scores, len(cases)), data, request.split)
         require_training_data(data, opened.workspace)
         refuse(too_few(opened.workspace, data, policy))
+        refuse(refusal_of_training(policy, opened.workspace, data))
         refuse(refusal_of_privacy(policy, opened.workspace.components, max(1, releases(run))))
         sets = self._case_sets()
         used = sets.of_training(opened.workspace, data, request.broadcast.round)
@@ -189,12 +194,16 @@ class RequestHandler:
         if self._open is None or self._open.text != text:
             self._open = None  # frees the memory of the last recipe before the next one needs it
             origin = "the server's recipe"
+            if len(text) > LONGEST_RECIPE:
+                raise PolyclinicError(f"{origin}: has {len(text)} characters, a site reads up to {LONGEST_RECIPE}.")
             recipe = make_recipe(self._with_local_settings(parse_recipe(text, origin)), origin)
-            refuse(refusal_of_plugins(policy, recipe.plugins))
+            refuse(refusal_before_data(policy, recipe))
             plan = plan_run(recipe)
             # Units were agreed on for all sites, whatever the files of this site say.
             plan = replace(plan, recipe=with_changes(plan.recipe, {"evaluation": recipe.evaluation}))
             self._open = _OpenRecipe(text, plan.recipe, plan.federation, plan.open_workspace())
+        else:
+            refuse(refusal_before_data(policy, self._open.recipe))
         return self._open
 
     def _with_local_settings(self, table: dict[str, Any]) -> dict[str, Any]:
@@ -231,16 +240,25 @@ class RequestHandler:
             "tracking": {},
         }
 
-    def _data(self, opened: _OpenRecipe, part: ProtocolPart) -> SiteData:
+    def _data(self, opened: _OpenRecipe, part: ProtocolPart, policy: Policy, run: str) -> SiteData:
         """The site's prepared images for a part of the protocol; images of the last part are reused if possible."""
         key = self._fingerprint("\n".join(split_files([part]).values()))
         if key not in opened.data:
             items = part.items(opened.federation, self.settings.name)
             if items not in opened.images:
+                self._require_room(opened, items, policy, run)
                 self.log(f"reading {len(items)} images")
                 opened.images = {items: prepare_items(opened.federation, opened.recipe, items)}
             opened.data = {key: site_data(self.settings.name, opened.images[items], part)}
         return opened.data[key]
+
+    def _require_room(self, opened: _OpenRecipe, items: tuple[Item, ...], policy: Policy, run: str) -> None:
+        """Refuse sizes and spacings that fill the memory or the disk, before an image is read."""
+        total, largest = prepared_bytes(items, opened.federation, opened.recipe.data)
+        in_memory = total <= opened.recipe.data.memory_limit_mb * 2**20
+        refuse(refusal_of_images(policy, total if in_memory else largest))
+        if not in_memory and not is_cached(self.home / "cache", items, opened.federation, opened.recipe.data):
+            refuse(tidy_home(self.home, policy, run, self.log, total))
 
     def _part(self, opened: _OpenRecipe, name: str, policy: Policy) -> ProtocolPart:
         """The part of the protocol with its split and labels, drawn by the seed that the policy names."""

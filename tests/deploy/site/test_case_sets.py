@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from flower_support import initial_weights, make_handler, png_recipe, reason_of, request_for
+from flower_support import initial_weights, make_handler, png_recipe, reason_of, request_for, site_in_process
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.data.imageset import ImageSet, Sample
-from polyclinic.data.sitedata import SiteData
+from polyclinic.data.imageset import Sample
 from polyclinic.deploy.site import case_sets
 from polyclinic.deploy.site.admission import RefusedError
 from polyclinic.deploy.site.case_sets import CaseSets
@@ -243,24 +244,31 @@ def test_a_full_memory_lets_nothing_new_leave(tmp_path: Path, thirty: Path, monk
 
 
 def test_one_more_image_or_slice_of_a_case_is_a_difference(tmp_path: Path) -> None:
-    def scored(names: list[tuple[str, str, int | None]]) -> SiteData:
-        samples = [Sample("north", name, case, index, None, None) for name, case, index in names]
-        number = len(samples)
-        images = ImageSet(
-            torch.zeros(number, 1, 2, 2), torch.zeros(number, 2, 2, dtype=torch.uint8),
-            torch.ones(number, dtype=torch.bool), samples,
-        )  # fmt: skip
-        return SiteData("north", images, {"test": torch.arange(number)})
-
     sets = CaseSets(tmp_path / "case_sets.json", b"secret")
-    volumes: list[tuple[str, str, int | None]] = [
-        (f"v{case}", f"p{case}", index) for case in range(6) for index in range(4)
-    ]
-    sets.remember(sets.of_scores(scored(volumes), "test"))
-    sets.check(sets.of_scores(scored(list(reversed(volumes))), "test"), 5)
-    for other in (volumes[:-1], [*volumes, ("another image", "p0", None)], volumes[:-9]):
+    volumes = [Sample("north", f"v{case}", f"p{case}", index, None, None) for case in range(6) for index in range(4)]
+    sets.remember(sets.of_scores(volumes))
+    sets.check(sets.of_scores(reversed(volumes)), 5)
+    another = Sample("north", "another image", "p0", None, None, None)
+    for other in (volumes[:-1], [*volumes, another], volumes[:-9]):
         with pytest.raises(RefusedError, match="scored cases differ in"):
-            sets.check(sets.of_scores(scored(other), "test"), 5)
-    sets.check(sets.of_scores(scored([one for one in volumes if one[2] != 0]), "test"), 5)
+            sets.check(sets.of_scores(other), 5)
+    sets.check(sets.of_scores(sample for sample in volumes if sample.slice_index != 0), 5)
     with pytest.raises(PolyclinicError, match="another secret"):
         CaseSets(sets.file, b"other").check({}, 5)
+
+
+def test_a_mean_in_which_one_image_counts_is_held_back(tmp_path: Path) -> None:
+    """With empty_masks = "ignore" images without a mask do not count: here all tested ones but five, then but one."""
+    federation = write_tiny_federation(tmp_path / "empty", {"north": 30})
+    recipe = png_recipe(federation, data=cases_split(16, 7, 7), policies={"empty_masks": "ignore"})
+    _, _, split = site_in_process(recipe, "north", "all", tmp_path / "plain")
+    names = [name for (_, name), part in split.of.items() if part == "test"]
+    for full in (5, 1):
+        for name in names[full:]:
+            label = federation / "north" / "labels" / f"{name}.png"
+            Image.fromarray(np.zeros((16, 16), np.uint8)).save(label)
+        for detailed in (False, True):
+            asked = replace(request_for("evaluate", recipe, split="test"), detailed=detailed)
+            reply = make_handler(tmp_path / f"home{full}", federation, policy="").answer(asked)
+            assert isinstance(reply, Evaluation)
+            assert (reply.images, bool(reply.note)) == ((0, True) if full == 1 else (7, False))

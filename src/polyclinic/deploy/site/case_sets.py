@@ -12,6 +12,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+import torch
+
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_private
 from polyclinic.data.imageset import Sample
@@ -59,10 +61,9 @@ class CaseSets:
             "drawn-labelled": marks(labelled),
         }
 
-    def of_scores(self, data: SiteData, split: str) -> Sets:
+    def of_scores(self, samples: Iterable[Sample]) -> Sets:
         """The cases that an evaluation scores; those of validation and test can be subtracted from one another."""
-        rows = data.labelled_indices(split).tolist()
-        return {"scored": self._marks(data.images.samples[row] for row in rows)}
+        return {"scored": self._marks(samples)}
 
     def check(self, sets: Sets, minimum: int) -> None:
         """Refuse sets that differ from a remembered one in at least one and fewer than ``minimum`` cases."""
@@ -119,6 +120,18 @@ class CaseSets:
 
     def _mark(self, *words: str) -> str:
         return hmac.new(self.secret, "\0".join(words).encode(errors="surrogateescape"), "sha256").hexdigest()
+
+
+def scored_samples(workspace: Workspace, data: SiteData, split: str) -> list[Sample]:
+    """The images of a split that count in its scores: with ``policies.empty_masks = "ignore"`` not those without mask.
+
+    Else a server could ask for the mean of ten images of which one has a mask, which is the value of that one.
+    """
+    rows = data.labelled_indices(split)
+    if workspace.recipe.policies.empty_masks == "ignore":
+        judged = torch.tensor(sorted({number for numbers in workspace.task.judged.values() for number in numbers}))
+        rows = rows[[bool(torch.isin(data.images.batch(row[None])[1], judged).any()) for row in rows]]
+    return [data.images.samples[row] for row in rows.tolist()]
 
 
 def _split(text: str) -> frozenset[str]:

@@ -17,7 +17,7 @@ from polyclinic.core.version import installed_versions
 from polyclinic.data.build_imageset import is_cached, prepared_bytes
 from polyclinic.data.federation import Federation, Item, item_header
 from polyclinic.data.formats import stem_of
-from polyclinic.data.imageset import ImageSet
+from polyclinic.data.imageset import ImageSet, Sample
 from polyclinic.data.sitedata import SiteData
 from polyclinic.deploy.site.admission import (
     RefusedError,
@@ -29,7 +29,7 @@ from polyclinic.deploy.site.admission import (
     task_of,
     too_few,
 )
-from polyclinic.deploy.site.case_sets import CaseSets
+from polyclinic.deploy.site.case_sets import CaseSets, scored_samples
 from polyclinic.deploy.site.disk_limits import tidy_home
 from polyclinic.deploy.site.recipe_checks import refusal_before_data
 from polyclinic.deploy.site.settings import SiteSettings
@@ -159,8 +159,9 @@ class RequestHandler:
         if request.act == "evaluate":
             require_spacing(data, opened.recipe)
             scores = site.evaluate(opened.workspace, request.broadcast, request.split, request.detailed)
-            cases = {data.images.samples[int(index)].case for index in data.labelled_indices(request.split)}
-            return self._for_new_cases(policy, limited(policy, scores, len(cases)), data, request.split)
+            samples = scored_samples(opened.workspace, data, request.split)
+            scores = limited(policy, scores, len({sample.case for sample in samples}))
+            return self._for_new_cases(policy, scores, samples)
         require_training_data(data, opened.workspace)
         refuse(too_few(opened.workspace, data, policy))
         refuse(refusal_of_training(policy, opened.workspace, data))
@@ -178,12 +179,12 @@ class RequestHandler:
     def _case_sets(self) -> CaseSets:
         return CaseSets(self.home / "case_sets.json", self._secret())
 
-    def _for_new_cases(self, policy: Policy, scores: Evaluation, data: SiteData, split: str) -> Evaluation:
+    def _for_new_cases(self, policy: Policy, scores: Evaluation, samples: list[Sample]) -> Evaluation:
         """Scores as they may leave, if their cases are those of an earlier answer or enough others."""
         if not scores.images:  # all is held back
             return scores
         sets = self._case_sets()
-        used = sets.of_scores(data, split)
+        used = sets.of_scores(samples)
         # Where values of single cases may leave, subtracting means tells nothing more.
         sets.check(used, policy.minimum_images if policy.per_case_metrics == "no" else 1)
         sets.remember(used)

@@ -13,6 +13,8 @@ from flower_support import png_recipe
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.deploy import local_federation
 from polyclinic.deploy.coordinator.launch import Launch
+from polyclinic.deploy.coordinator.tls_listener import ListenAddress
+from polyclinic.deploy.site.settings import SiteSettings
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.site_policy import Policy, load_policy
 
@@ -70,3 +72,22 @@ def test_a_simulation_without_ray_gets_a_sentence(tiny_federation: Path, monkeyp
     recipe = png_recipe(tiny_federation, engine={"name": "simulation"})
     with pytest.raises(PolyclinicError, match=r"needs Ray; run: pip install 'polyclinic\[simulation\]'"):
         local_federation.run_on_this_machine(recipe, ("north",), "tiny", Path("nowhere"), Observer())
+
+
+def test_sites_on_this_machine_read_cases_by_the_recipe_s_own_pattern(
+    tiny_federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them belong to the user whose recipe it is; a site elsewhere takes no pattern from a server."""
+
+    def supervisor(settings: SiteSettings, *_: object) -> None:
+        raise Submitted(settings)
+
+    monkeypatch.setattr(local_federation, "SiteSupervisor", supervisor)
+    recipe = png_recipe(tiny_federation, data={"case_pattern": "(.+)"})
+    address = ListenAddress("127.0.0.1", 1, None)
+    with (
+        pytest.raises(Submitted) as submitted,
+        local_federation._site_supervisor(recipe, "north", tmp_path, tmp_path, address, tmp_path / "policy.toml"),
+    ):
+        pass
+    assert submitted.value.args[0].case_pattern == "(.+)"

@@ -15,9 +15,11 @@ LONGEST_NAME = 255  # characters, as file systems have it
 TIME_LIMIT = 20.0  # seconds for all names; an honest pattern takes milliseconds, the rest is for a busy machine
 _SLICE_NUMBER = re.compile(r"[_-](slice|s|z)\d+$")
 
-# Matching holds the interpreter's lock and cannot be interrupted from another thread: only a process can be ended.
+# Matching holds the interpreter's lock and cannot be interrupted from another thread: only a process can be ended. Its
+# alarm is for the case that nobody is left to end it.
 _MATCH_ALL = """
-import json, re, sys
+import json, re, signal, sys
+hasattr(signal, "alarm") and signal.alarm(60)
 pattern, names = json.load(sys.stdin)
 try:
     compiled = re.compile(pattern)

@@ -202,6 +202,8 @@ def test_where_values_of_cases_or_of_single_images_may_leave_nothing_is_compared
     single = attacker(tmp_path / "single", thirty, "minimum_images = 1")
     for numbers in ((16, 7, 7), (15, 7, 8)):
         assert isinstance(single.ask("train", data=cases_split(*numbers)), Update)
+        assert isinstance(single.ask("evaluate", split="test", data=cases_split(*numbers)), Evaluation)
+    assert not (tmp_path / "single" / "home" / "case_sets.json").exists()
 
 
 def test_a_restarted_site_remembers_and_its_file_names_no_case(tmp_path: Path, thirty: Path) -> None:

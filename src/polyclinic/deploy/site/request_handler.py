@@ -167,7 +167,9 @@ class RequestHandler:
         refuse(refusal_of_training(policy, opened.workspace, data))
         refuse(refusal_of_privacy(policy, opened.workspace.components, max(1, releases(run))))
         sets = self._case_sets()
-        used = sets.of_training(opened.workspace, data, request.broadcast.round)
+        # A site with a minimum of 1 lets single cases out: it compares nothing, and remembers nothing.
+        compares = policy.minimum_images > 1
+        used = sets.of_training(opened.workspace, data, request.broadcast.round) if compares else {}
         sets.check(used, policy.minimum_images)
         update = site.train(opened.workspace, request.broadcast)
         # A repeated round gives the update of before and spends nothing; only now does the ledger tell.
@@ -181,7 +183,7 @@ class RequestHandler:
 
     def _for_new_cases(self, policy: Policy, scores: Evaluation, samples: list[Sample]) -> Evaluation:
         """Scores as they may leave, if their cases are those of an earlier answer or enough others."""
-        if not scores.images:  # all is held back
+        if not scores.images or policy.minimum_images == 1:  # all is held back, or single cases may leave
             return scores
         sets = self._case_sets()
         used = sets.of_scores(samples)

@@ -12,7 +12,7 @@ import torch
 from PIL import Image as PILImage
 
 from polyclinic.data import build_imageset as builder
-from polyclinic.data.build_imageset import build_imageset
+from polyclinic.data.build_imageset import build_imageset, is_cached, prepared_bytes
 from polyclinic.data.federation import Federation
 from polyclinic.data.imageset import ImageSet, Sample
 from polyclinic.data.open_federation import open_federation
@@ -145,3 +145,17 @@ def test_no_image_makes_an_empty_set(tmp_path: Path) -> None:
     empty = build_imageset((), federation, DataSettings(), tmp_path, always=True)
     assert len(empty) == 0
     assert len(empty.labelled) == 0
+
+
+def test_the_size_of_prepared_images_is_known_before_one_is_read(tiny_federation: Path, tmp_path: Path) -> None:
+    federation = open_federation(tiny_federation)
+    items = federation.sites["north"]
+    for settings in (DataSettings(size=(32, 24)), DataSettings()):
+        images = build_imageset(items, federation, settings)
+        pairs = [images.batch(torch.tensor([row])) for row in range(5)]
+        total = sum(image.numel() * 4 + label.numel() for image, label in pairs)
+        assert prepared_bytes(items, federation, settings) == (total, total // 5)
+        assert not is_cached(tmp_path, items, federation, settings)
+        build_imageset(items, federation, settings, tmp_path, always=True)
+        assert is_cached(tmp_path, items, federation, settings)
+    assert prepared_bytes((), federation, DataSettings()) == (0, 0)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from polyclinic.components.base import Context
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.memory import physical_memory
 from polyclinic.evaluation.aggregate import summarise
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Evaluation, to_tensors
@@ -47,20 +48,35 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         plugins = ["ours"]
         minimum_images = 9
         per_case_metrics = "named"
+        split = "own"
         max_mb_per_round = 1.5
+        max_steps_per_round = 10
+        max_seconds_per_round = 20
+        max_memory_gb = 30
+        max_home_gb = 40
+        keep_runs_days = 50.5
         require_privacy = true
         """,
     )
     assert policy == Policy(
         methods=("fedavg", "fedprox*"), shared=("cdpa/*",), plugins=("ours",), minimum_images=9,
-        per_case_metrics="named", max_mb_per_round=1.5, require_privacy=True,
+        per_case_metrics="named", split="own", max_mb_per_round=1.5, require_privacy=True, max_steps_per_round=10,
+        max_seconds_per_round=20, max_memory_gb=30, max_home_gb=40, keep_runs_days=50.5,
     )  # fmt: skip
+    assert policy.memory_bytes == 30e9
     assert set(policy.model_dump()) == set(Policy.model_fields)
 
 
 def test_without_a_file_the_defaults_let_no_case_out(tmp_path: Path) -> None:
     assert load_policy(None) == Policy() == policy_of(tmp_path, "")
     assert (Policy().per_case_metrics, Policy().minimum_images, Policy().plugins) == ("no", 5, ())
+
+
+def test_without_a_file_the_work_is_bounded() -> None:
+    policy = Policy()
+    assert (policy.split, policy.max_steps_per_round, policy.max_seconds_per_round) == ("recipe", 100_000, 86_400)
+    assert (policy.max_home_gb, policy.keep_runs_days) == (50, 90)
+    assert 0 < policy.memory_bytes < physical_memory()
 
 
 @pytest.mark.parametrize(
@@ -72,6 +88,13 @@ def test_without_a_file_the_defaults_let_no_case_out(tmp_path: Path) -> None:
         ("methods = [1]", "methods: 1; it must be text"),
         ("minimum_images = 0", "minimum_images = 0; it must be greater than or equal to 1"),
         ("minimum_images = 1.5", "minimum_images = 1.5; it must be a whole number"),
+        ("split = 'mine'", "split = 'mine'; it must be"),
+        ("max_steps_per_round = 0", "max_steps_per_round = 0; it must be greater than or equal to 1"),
+        ("max_steps_per_round = 1.5", "max_steps_per_round = 1.5; it must be a whole number"),
+        ("max_seconds_per_round = 0", "max_seconds_per_round = 0; it must be greater than 0"),
+        ("max_memory_gb = inf", "max_memory_gb = inf; it must be"),
+        ("max_home_gb = -1", "max_home_gb = -1; it must be greater than 0"),
+        ("keep_runs_days = 'ever'", "keep_runs_days = 'ever'; it must be a number"),
         ("minimum_images = true", "minimum_images = True; it must be a whole number"),
         ("minimum_images = '5'", "minimum_images = '5'; it must be a whole number"),
         ("per_case_metrics = 'all'", "per_case_metrics = 'all'; it must be 'no', 'numbered' or 'named'"),

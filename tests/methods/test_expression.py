@@ -86,3 +86,9 @@ def test_seeds_are_a_number_or_a_list() -> None:
     assert parse_seeds("7,", 5) == (7,)
     with pytest.raises(PolyclinicError, match="--seeds x"):
         parse_seeds("x", 0)
+
+
+def test_an_endless_expression_is_not_read() -> None:
+    """Reading takes time with the square of the length: a million spaces of a server would be hours."""
+    with pytest.raises(PolyclinicError, match="method: an expression of 1000001 characters is not read"):
+        parse_method(" " * 1_000_000 + "!")

@@ -25,6 +25,13 @@ def site(
     encoder: Annotated[
         Path | None, typer.Option("--encoder", help="File of a pretrained encoder, for recipes that need one.")
     ] = None,
+    case_pattern: Annotated[
+        str | None,
+        typer.Option(
+            "--case-pattern",
+            help="Regular expression whose first group is the case in an image's name. [default: federation.toml's]",
+        ),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="No encryption, no key: anybody between can read and change everything.")
     ] = False,
@@ -55,7 +62,7 @@ def site(
     folder = (home or default_home(name)).expanduser().resolve()
     settings = SiteSettings(
         name, str(federation_of(data, name, folder)), str(folder), str(policy.resolve()) if policy else None, device,
-        str(encoder.resolve()) if encoder else None,
+        str(encoder.resolve()) if encoder else None, case_pattern,
     )  # fmt: skip
     connection = ServerConnection(server, None if insecure else key, None if insecure else ca)
     try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +37,28 @@ def build_imageset(
     entry = folder / cache_key(items, federation.task, settings)
     if items and not entry.is_dir():
         shapes = _expected_shapes(items, federation, settings)
-        count = sum(_count(shape) * (4 * federation.task.channels + 1) for shape in shapes)
-        if not always and count <= settings.memory_limit_mb * 2**20:
+        if not always and _bytes(shapes, federation) <= settings.memory_limit_mb * 2**20:
             return _in_memory(shapes, items, federation, settings)
         write_entry(folder, entry.name, _records(items, federation, settings))
+    if items:
+        with suppress(OSError):  # of a cache that belongs to somebody else
+            entry.touch()  # the least recently used make room where the cache is bounded
     return _with_samples(*(read_entry(entry) if items else ([], [], [])))
+
+
+def prepared_bytes(items: Sequence[Item], federation: Federation, settings: DataSettings) -> tuple[int, int]:
+    """Bytes of all prepared images with their labels, and of the largest one, from headers alone."""
+    shapes = _expected_shapes(items, federation, settings)
+    return _bytes(shapes, federation), max((_bytes([shape], federation) for shape in shapes), default=0)
+
+
+def is_cached(folder: Path, items: Sequence[Item], federation: Federation, settings: DataSettings) -> bool:
+    """Whether a cache folder holds these images, prepared."""
+    return (folder / cache_key(items, federation.task, settings)).is_dir()
+
+
+def _bytes(shapes: Sequence[tuple[int, ...]], federation: Federation) -> int:
+    return sum(prod(shape) * (4 * federation.task.channels + 1) for shape in shapes)
 
 
 def _records(items: Sequence[Item], federation: Federation, settings: DataSettings) -> Iterator[CacheRecord]:
@@ -87,7 +106,3 @@ def _with_samples(
     for row in index:  # JSON knows no tuples
         row["spacing"] = None if row["spacing"] is None else tuple(row["spacing"])
     return ImageSet(images, labels, labelled, [Sample(**row) for row in index])
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    return int(torch.Size(shape).numel())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.data.case_names import case_names
 from polyclinic.data.federation import Federation, Item, item_header
 from polyclinic.data.federation_file import FederationFile, read_federation_file
 from polyclinic.data.infer_task import task_of_files
@@ -15,7 +15,6 @@ from polyclinic.data.manifest import ManifestRow, read_manifest
 from polyclinic.recipe import DataSettings
 
 _DEFAULTS = DataSettings()
-_SLICE_NUMBER = re.compile(r"[_-](slice|s|z)\d+$")
 
 
 def open_federation(source: str | Path, settings: DataSettings = _DEFAULTS) -> Federation:
@@ -30,7 +29,9 @@ def open_federation(source: str | Path, settings: DataSettings = _DEFAULTS) -> F
     manifest = root / "manifest.csv"
     images = {site: entry.images for site, entry in files.items()}
     rows = read_manifest(manifest, images, left_out) if manifest.is_file() else {}
-    case_of = _case_rule(settings.case_pattern or declared.case_pattern)
+    known = {key for key, row in rows.items() if row.case}
+    names = [entry.name for site, entries in images.items() for entry in entries if (site, entry.name) not in known]
+    case_of = case_names(settings.case_pattern or declared.case_pattern, names).__getitem__
     sites = {
         site: tuple(make_item(site, entry, rows.get((site, entry.name)), case_of) for entry in entries)
         for site, entries in images.items()
@@ -90,30 +91,6 @@ def _chosen_sites(
             raise PolyclinicError(f"data.sites: no site '{name}'{suggestion(name, folders) or '.'} Sites: {known}.")
     chosen = {name: folder for name, folder in folders.items() if name in settings.sites}
     return chosen, sorted({*left_out, *folders} - set(chosen))
-
-
-def _case_rule(pattern: str | None) -> Callable[[str], str]:
-    """The case of an image's name: the pattern's first group, else the name without a slice number."""
-    if pattern is None:
-        return lambda name: _SLICE_NUMBER.sub("", name)
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise PolyclinicError(
-            f"case_pattern: '{pattern}' is not a regular expression ({error}); correct it."
-        ) from error
-    if compiled.groups < 1:
-        raise PolyclinicError(
-            f"case_pattern: '{pattern}' has no group; put brackets around the part that names the case."
-        )
-
-    def case_of(name: str) -> str:
-        match = compiled.search(name)
-        if match is None or not match[1]:
-            raise PolyclinicError(f"case_pattern: '{pattern}' does not match the image '{name}'; extend the pattern.")
-        return match[1]
-
-    return case_of
 
 
 def make_item(site: str, files: ImageFiles, row: ManifestRow | None, case_of: Callable[[str], str]) -> Item:

@@ -26,6 +26,12 @@ from polyclinic.federation.observer import Observer
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import recipe_text
 
+# All sites belong to the user who runs this: nothing has to be held back, and nobody else asks for work.
+_OPEN_POLICY = {
+    "per_case_metrics": "named", "minimum_images": 1, "max_steps_per_round": 10**15, "max_seconds_per_round": 1e9,
+    "max_memory_gb": 1e9, "max_mb_received": 1e9, "max_home_gb": 1e9, "keep_runs_days": 1e6,
+}  # fmt: skip
+
 
 @launcher(
     "flower", "server and sites in processes of their own on this machine, speaking over Flower with TLS and keys"
@@ -36,14 +42,14 @@ def run_on_this_machine(recipe: Recipe, sites: tuple[str, ...], name: str, folde
     require_flower()
     _require_ray(recipe)
     simulated = sites if recipe.engine.name == "simulation" else ()
-    # All sites belong to the user who runs this, so nothing has to be held back.
     policy = folder / "sites" / "policy.toml"
-    allowed = {"per_case_metrics": "named", "minimum_images": 1, "plugins": list(recipe.plugins)}
+    allowed = {**_OPEN_POLICY, "plugins": list(recipe.plugins)}
     write_text(policy, tomli_w.dumps(allowed))
     settings = {
         "data": recipe.federation, "sites": json.dumps(sites), "homes": str((folder / "sites").resolve()),
         "device": recipe.engine.device,
         **({"encoder": recipe.network.weights_file} if recipe.network.weights_file else {}),
+        **({"case_pattern": recipe.data.case_pattern} if recipe.data.case_pattern else {}),
     }  # fmt: skip
     launch = Launch(run_name(folder), recipe_text(recipe), sites, name, not simulated, True)
     with ExitStack() as stack, TemporaryDirectory(prefix="polyclinic-keys-") as temporary:
@@ -74,7 +80,7 @@ def _site_supervisor(
     home.mkdir(parents=True, exist_ok=True)
     settings = SiteSettings(
         site, recipe.federation, str(home.resolve()), str(policy.resolve()), recipe.engine.device,
-        recipe.network.weights_file,
+        recipe.network.weights_file, recipe.data.case_pattern,
     )  # fmt: skip
     site_keys = keys / "hospitals" / site
     connection = ServerConnection(address.local, site_keys / f"{site}.key", site_keys / "ca.crt")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from pydantic import Field, ValidationError
 
 from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.core.memory import physical_memory
 from polyclinic.core.wording import first_finding
 from polyclinic.evaluation.aggregate import Row, case_values, mean
 from polyclinic.recipe import Positive, Section
@@ -40,19 +41,49 @@ class Policy(Section):
     )
     plugins: Patterns = Field((), description="modules of methods that are installed here and may be loaded")
     minimum_images: Annotated[int, Field(ge=1, strict=True)] = Field(
-        5, description="smallest number of images (or cases) behind anything that leaves"
+        5,
+        description="smallest number of images (or cases) behind anything that leaves, and of cases by which two sets "
+        "that the site answers for may differ",
     )
     per_case_metrics: Literal["no", "numbered", "named"] = Field(
         "no",
         description="no: mean, standard deviation and count; numbered: a value a case without its name; named: with it",
     )
+    split: Literal["recipe", "own"] = Field(
+        "recipe",
+        description="recipe: cases are drawn for training, validation, test and label budgets by the recipe's seed; "
+        "own: by a secret of the site, so that every run uses the same cases whatever its seed",
+    )
     max_mb_per_round: Positive | None = Field(None, description="most megabytes (10^6 bytes) that leave in a round")
+    max_steps_per_round: Annotated[int, Field(ge=1, strict=True)] = Field(
+        100_000, description="most optimiser steps that one request may ask for"
+    )
+    max_mb_received: Positive = Field(
+        2000, description="most megabytes (10^6 bytes) of one request of the server, when it is unpacked"
+    )
+    max_seconds_per_round: Positive = Field(
+        86_400, description="most seconds that one request may take; the worker is then ended"
+    )
+    max_memory_gb: Positive | None = Field(
+        None, description="most memory of the worker, in 10^9 bytes; by default 90 % of the machine's"
+    )
+    max_home_gb: Positive = Field(
+        50, description="most disk of the site's home, in 10^9 bytes; prepared images and old runs make room"
+    )
+    keep_runs_days: Positive = Field(
+        90, description="days after its last use at which a run's states are removed; logs and ledgers never are"
+    )
     require_privacy: Annotated[bool, Field(strict=True)] = Field(
         False, description="refuse methods without the component privacy, or with one that covers less than it says"
     )
     max_epsilon: Positive | None = Field(
         None, description="most epsilon, at delta 1e-5, that one run may spend here; asks for privacy too"
     )
+
+    @property
+    def memory_bytes(self) -> float:
+        """The memory that the site's worker may have."""
+        return 0.9 * physical_memory() if self.max_memory_gb is None else self.max_memory_gb * 1e9
 
 
 def load_policy(path: Path | None) -> Policy:

@@ -15,8 +15,9 @@ from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
 from polyclinic.components.toolbox.segmentation_loss import segmentation_loss
 from polyclinic.core.seeds import generator_for
-from polyclinic.data.batches import epoch_batches, steps_per_epoch
+from polyclinic.data.batches import steps_per_epoch
 from polyclinic.data.deformation import Deformation
+from polyclinic.federation.drawn_images import drawn_batches
 from polyclinic.federation.optimizers import learning_rate
 from polyclinic.federation.workspace import Workspace
 
@@ -65,8 +66,7 @@ class LocalTraining:
         unlabelled = site.data.training_indices(False) if self.unlabelled else None
         size, wanted = settings.batch_size, settings.steps_per_epoch
         total = steps_per_epoch(len(labelled), 0 if unlabelled is None else len(unlabelled), size, wanted)
-        order = generator_for(seed, site.site, site.round, "batches", epoch)
-        for index, (rows, others) in enumerate(epoch_batches(labelled, unlabelled, size, order, wanted)):
+        for index, (rows, others) in enumerate(drawn_batches(self.workspace, site.data, site.round, epoch)):
             generator = generator_for(seed, site.site, site.round, "step", epoch, index)
             done = (epoch + index / total) / settings.local_epochs
             progress = (site.round + done) / settings.rounds

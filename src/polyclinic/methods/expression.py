@@ -11,11 +11,16 @@ from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.methods.registry import Method, Part, find_method, methods, validated, with_parts
 from polyclinic.recipe.files import parse_value
 
+_LONGEST = 2000  # characters: the time for reading an expression grows with the square of its length
 _TERM = re.compile(r"\s*(?P<sign>[+-]?)\s*(?P<name>[A-Za-z][A-Za-z0-9_]*)\s*(?:\((?P<settings>[^()]*)\))?\s*")
 
 
 def parse_method(expression: str) -> Method:
     """Build the method of an expression: a method's name, then ``+component`` or ``-component``, each with settings."""
+    if len(expression) > _LONGEST:
+        raise PolyclinicError(
+            f"method: an expression of {len(expression)} characters is not read, the most are {_LONGEST}; shorten it."
+        )
     terms = _terms(expression)
     _, name, settings = terms[0]
     whole = find_method(name)

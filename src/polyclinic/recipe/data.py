@@ -51,7 +51,8 @@ class DataSettings(Section):
         "auto", description="auto: the manifest's split column when it has one"
     )
     case_pattern: str | None = Field(
-        None, description="regular expression whose first group is the case of a file name"
+        None,
+        description="regular expression whose first group is the case of a file name; sites elsewhere use their own",
     )
     memory_limit_mb: float = Field(4096, ge=0, description="prepared tensors of a site above this are memory-mapped")
     cache: str | None = Field(None, description="folder of that cache; default: polyclinic's cache folder")

@@ -119,16 +119,41 @@ def test_what_goes_wrong_inside_is_a_sentence_without_traceback_and_path(
     assert any("Traceback" in text and "Mueller" in text for text in log)
 
 
-def test_a_pattern_of_the_server_does_not_make_the_site_name_an_image(tiny_federation: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pattern", ["(Mueller)", "(case)", "(.)", "(", "no group", "(a+)+$", "(a*)*b"])
+def test_a_pattern_of_the_server_is_never_tried_on_the_names_of_images(
+    pattern: str, tiny_federation: Path, tmp_path: Path
+) -> None:
+    """Whatever it asks about names, and whether it ends or not: the answer is that of a recipe without a pattern."""
     log: list[str] = []
+    asked = request_for("train", png_recipe(tiny_federation))
+    wanted = make_handler(tmp_path / "plain", tiny_federation).answer(asked)
     handler = make_handler(tmp_path / "home", tiny_federation, log=log)
-    names = [path.stem for path in (tiny_federation / "north" / "images").iterdir()]
-    for act in ("describe", "train"):
-        asked = request_for(act, png_recipe(tiny_federation), Broadcast(0, {}))
-        spied = replace(asked, recipe=asked.recipe.replace("[data]", '[data]\ncase_pattern = "(Mueller)"'))
-        reason = reason_of(handler.answer(spied))
+    spied = asked.recipe.replace("[data]", f'[data]\ncase_pattern = "{pattern}"')
+    for _ in range(2):
+        reply = handler.answer(replace(asked, recipe=spied))
+        assert isinstance(wanted, Update)
+        assert isinstance(reply, Update), reply
+        assert_same(reply.weights, wanted.weights)
+    assert sum("data.case_pattern of the server's recipe is not used" in line for line in log) == 1
+
+
+def test_the_site_s_own_pattern_counts_and_a_wrong_one_names_no_image(tiny_federation: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "federation"
+    shutil.copytree(tiny_federation, folder)
+    asked = request_for("describe", png_recipe(tiny_federation), Broadcast(0, {}))
+    asked = replace(asked, recipe=asked.recipe.replace("[data]", '[data]\ncase_pattern = "(case0)"'))
+    for number, pattern in enumerate(("(Mueller)", "(a+)+$")):
+        log: list[str] = []
+        handler = make_handler(tmp_path / f"home{number}", folder, log=log, case_pattern=pattern)
+        reason = reason_of(handler.answer(asked))
         assert reason == "something is wrong with the site's files, so nothing leaves; its log says what"
-    assert any(name in text for name in names for text in log)
+        assert any("does not match the image 'case" in line for line in log)
+    (folder / "federation.toml").write_text((folder / "federation.toml").read_text() + "\ncase_pattern = '(Schmidt)'\n")
+    log = []
+    reason_of(make_handler(tmp_path / "toml", folder, log=log).answer(asked))
+    assert any("'(Schmidt)' does not match" in line for line in log)
+    reply = make_handler(tmp_path / "own", folder, log=log, case_pattern="(.+)").answer(asked)
+    assert isinstance(reply, Description), reply
 
 
 def test_a_federation_that_cannot_be_read_names_no_file_to_the_server(tiny_federation: Path, tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_private, write_text
 from polyclinic.core.version import installed_versions
+from polyclinic.data.build_imageset import is_cached, prepared_bytes
 from polyclinic.data.federation import Federation, Item, item_header
-from polyclinic.data.federation_file import read_federation_file
 from polyclinic.data.formats import stem_of
-from polyclinic.data.imageset import ImageSet
+from polyclinic.data.imageset import ImageSet, Sample
 from polyclinic.data.sitedata import SiteData
 from polyclinic.deploy.site.admission import (
     RefusedError,
@@ -29,8 +29,12 @@ from polyclinic.deploy.site.admission import (
     task_of,
     too_few,
 )
+from polyclinic.deploy.site.case_sets import CaseSets, scored_samples
+from polyclinic.deploy.site.disk_limits import tidy_home
+from polyclinic.deploy.site.recipe_checks import refusal_before_data
 from polyclinic.deploy.site.settings import SiteSettings
-from polyclinic.evaluation.protocols import ProtocolPart, site_part
+from polyclinic.deploy.site.work_limits import LONGEST_RECIPE, refusal_of_images, refusal_of_training
+from polyclinic.evaluation.protocols import ProtocolPart, site_part, split_files
 from polyclinic.exchange.audit import AuditLog
 from polyclinic.exchange.messages import (
     Description,
@@ -49,7 +53,6 @@ from polyclinic.federation.site_policy import (
     limited,
     load_policy,
     refusal_of_bytes,
-    refusal_of_plugins,
     refusal_of_privacy,
 )
 from polyclinic.federation.site_store import SiteStore
@@ -141,6 +144,7 @@ class RequestHandler:
                 f"'{self.settings.name}'; start it with --name {request.site}"
             )
         policy = load_policy(Path(self.settings.policy) if self.settings.policy else None)
+        refuse(tidy_home(self.home, policy, request.run, self.log))
         opened = self._opened(request.recipe, policy)
         if request.act == "describe":
             return self._describe(opened, policy, request)
@@ -148,34 +152,61 @@ class RequestHandler:
         require_task(opened.federation, request.task)
         require_model(opened.workspace, request.broadcast)
         run = self.home / "runs" / request.run
-        self._require_same_split(opened, request.part, run / request.part / "split.mark")
-        data = self._data(opened, request.part)
+        part = self._part(opened, request.part, policy)
+        self._require_same_split(part, run / request.part / "split.mark")
+        data = self._data(opened, part, policy, request.run)
         site = Site(data, SiteStore(run / request.part))
         if request.act == "evaluate":
             require_spacing(data, opened.recipe)
             scores = site.evaluate(opened.workspace, request.broadcast, request.split, request.detailed)
-            cases = {data.images.samples[int(index)].case for index in data.labelled_indices(request.split)}
-            return limited(policy, scores, len(cases))
+            samples = scored_samples(opened.workspace, data, request.split)
+            scores = limited(policy, scores, len({sample.case for sample in samples}))
+            return self._for_new_cases(policy, scores, samples)
         require_training_data(data, opened.workspace)
         refuse(too_few(opened.workspace, data, policy))
+        refuse(refusal_of_training(policy, opened.workspace, data))
         refuse(refusal_of_privacy(policy, opened.workspace.components, max(1, releases(run))))
+        sets = self._case_sets()
+        # A site with a minimum of 1 lets single cases out: it compares nothing, and remembers nothing.
+        compares = policy.minimum_images > 1
+        used = sets.of_training(opened.workspace, data, request.broadcast.round) if compares else {}
+        sets.check(used, policy.minimum_images)
         update = site.train(opened.workspace, request.broadcast)
         # A repeated round gives the update of before and spends nothing; only now does the ledger tell.
         refuse(refusal_of_privacy(policy, opened.workspace.components, releases(run)))
         refuse(refusal_of_bytes(policy, update.bytes))
+        sets.remember(used)
         return update
+
+    def _case_sets(self) -> CaseSets:
+        return CaseSets(self.home / "case_sets.json", self._secret())
+
+    def _for_new_cases(self, policy: Policy, scores: Evaluation, samples: list[Sample]) -> Evaluation:
+        """Scores as they may leave, if their cases are those of an earlier answer or enough others."""
+        if not scores.images or policy.minimum_images == 1:  # all is held back, or single cases may leave
+            return scores
+        sets = self._case_sets()
+        used = sets.of_scores(samples)
+        # Where values of single cases may leave, subtracting means tells nothing more.
+        sets.check(used, policy.minimum_images if policy.per_case_metrics == "no" else 1)
+        sets.remember(used)
+        return scores
 
     def _opened(self, text: str, policy: Policy) -> _OpenRecipe:
         """The recipe of a request with this site's own folder, device and encoder; built once."""
         if self._open is None or self._open.text != text:
             self._open = None  # frees the memory of the last recipe before the next one needs it
             origin = "the server's recipe"
+            if len(text) > LONGEST_RECIPE:
+                raise PolyclinicError(f"{origin}: has {len(text)} characters, a site reads up to {LONGEST_RECIPE}.")
             recipe = make_recipe(self._with_local_settings(parse_recipe(text, origin)), origin)
-            refuse(refusal_of_plugins(policy, recipe.plugins))
+            refuse(refusal_before_data(policy, recipe))
             plan = plan_run(recipe)
             # Units were agreed on for all sites, whatever the files of this site say.
             plan = replace(plan, recipe=with_changes(plan.recipe, {"evaluation": recipe.evaluation}))
             self._open = _OpenRecipe(text, plan.recipe, plan.federation, plan.open_workspace())
+        else:
+            refuse(refusal_before_data(policy, self._open.recipe))
         return self._open
 
     def _with_local_settings(self, table: dict[str, Any]) -> dict[str, Any]:
@@ -184,10 +215,16 @@ class RequestHandler:
         for key in ("data", "network", "engine"):
             if not isinstance(table.get(key, {}), dict):
                 raise PolyclinicError(f"the server's recipe: {key} = {table[key]!r} is not possible: it is a table.")
-        data = {k: v for k, v in table.get("data", {}).items() if k != "cache"}
-        if read_federation_file(Path(settings.data) / "federation.toml").case_pattern is not None:
-            data.pop("case_pattern", None)  # the site's own pattern wins over the server's
+        data = {k: v for k, v in table.get("data", {}).items() if k not in ("cache", "case_pattern")}
         data |= {"sites": [settings.name], "cache": str(self.home / "cache")}
+        # A pattern of the server's would ask the names of patients questions, and change which images are one case.
+        if settings.case_pattern is not None:
+            data["case_pattern"] = settings.case_pattern
+        if table.get("data", {}).get("case_pattern") not in (None, settings.case_pattern):
+            self.log(
+                "data.case_pattern of the server's recipe is not used: cases are read in the names of images by this "
+                "site's own rule; to change it, write case_pattern into federation.toml, or start with --case-pattern"
+            )
         network = {k: v for k, v in table.get("network", {}).items() if k != "weights"}
         if "weights" in table.get("network", {}):
             network["weights"] = "random" if table["network"]["weights"] == "random" else settings.encoder
@@ -206,22 +243,36 @@ class RequestHandler:
             "tracking": {},
         }
 
-    def _data(self, opened: _OpenRecipe, part_name: str) -> SiteData:
+    def _data(self, opened: _OpenRecipe, part: ProtocolPart, policy: Policy, run: str) -> SiteData:
         """The site's prepared images for a part of the protocol; images of the last part are reused if possible."""
-        if part_name not in opened.data:
-            part = self._part(opened, part_name)
+        key = self._fingerprint("\n".join(split_files([part]).values()))
+        if key not in opened.data:
             items = part.items(opened.federation, self.settings.name)
             if items not in opened.images:
+                self._require_room(opened, items, policy, run)
                 self.log(f"reading {len(items)} images")
                 opened.images = {items: prepare_items(opened.federation, opened.recipe, items)}
-            opened.data = {part_name: site_data(self.settings.name, opened.images[items], part)}
-        return opened.data[part_name]
+            opened.data = {key: site_data(self.settings.name, opened.images[items], part)}
+        return opened.data[key]
 
-    def _part(self, opened: _OpenRecipe, name: str) -> ProtocolPart:
-        return site_part(opened.federation, opened.recipe, self.settings.name, name, opened.workspace.method.all_labels)
+    def _require_room(self, opened: _OpenRecipe, items: tuple[Item, ...], policy: Policy, run: str) -> None:
+        """Refuse sizes and spacings that fill the memory or the disk, before an image is read."""
+        total, largest = prepared_bytes(items, opened.federation, opened.recipe.data)
+        in_memory = total <= opened.recipe.data.memory_limit_mb * 2**20
+        refuse(refusal_of_images(policy, total if in_memory else largest))
+        if not in_memory and not is_cached(self.home / "cache", items, opened.federation, opened.recipe.data):
+            refuse(tidy_home(self.home, policy, run, self.log, total))
+
+    def _part(self, opened: _OpenRecipe, name: str, policy: Policy) -> ProtocolPart:
+        """The part of the protocol with its split and labels, drawn by the seed that the policy names."""
+        recipe = opened.recipe
+        if policy.split == "own":
+            seed = int(self._fingerprint("split")[:15], 16)
+            recipe = with_changes(recipe, {"seed": seed, "data.split_from": "auto"})
+        return site_part(opened.federation, recipe, self.settings.name, name, opened.workspace.method.all_labels)
 
     def _describe(self, opened: _OpenRecipe, policy: Policy, request: Request) -> Description:
-        federation, part = opened.federation, self._part(opened, request.part)
+        federation, part = opened.federation, self._part(opened, request.part, policy)
         items = federation.sites[self.settings.name]
         counts = {s: len(part.split.items(federation, self.settings.name, s)) for s in ("train", "val", "test")}
         header = item_header(items[0])
@@ -232,9 +283,9 @@ class RequestHandler:
             refusal=refusal(opened.workspace, policy) or "",
         )  # fmt: skip
 
-    def _require_same_split(self, opened: _OpenRecipe, part: str, file: Path) -> None:
+    def _require_same_split(self, part: ProtocolPart, file: Path) -> None:
         """Raise if files or cases changed within a run: an image that was trained on could be tested on later."""
-        fingerprint = self._fingerprint(self._part(opened, part).split.to_csv())
+        fingerprint = self._fingerprint(part.split.to_csv())
         if not file.exists():
             write_text(file, fingerprint)
         elif file.read_text(encoding="utf-8") != fingerprint:
@@ -244,10 +295,13 @@ class RequestHandler:
 
     def _fingerprint(self, text: str) -> str:
         """HMAC-SHA-256 that tells the server whether a split is still the same; the secret prevents guessing names."""
-        secret = self.home / "mark.secret"
-        if not secret.exists():
-            write_private(secret, secrets.token_bytes(32))
-        return hmac.new(secret.read_bytes(), text.encode(), "sha256").hexdigest()
+        return hmac.new(self._secret(), text.encode(), "sha256").hexdigest()
+
+    def _secret(self) -> bytes:
+        file = self.home / "mark.secret"
+        if not file.exists():
+            write_private(file, secrets.token_bytes(32))
+        return file.read_bytes()
 
     def _audited(self, run: str, part: str, reply: Message) -> Message:
         """Write a reply to the audit log; one that cannot be logged does not leave."""

@@ -50,7 +50,9 @@ def check_site(settings: SiteSettings, connection: ServerConnection, log: Callab
         raise PolyclinicError(
             f"{settings.data}: has no folder '{settings.name}'; name it as the site, or correct --name."
         )
-    federation = open_federation(settings.data, DataSettings(sites=(settings.name,)))
+    federation = open_federation(
+        settings.data, DataSettings(sites=(settings.name,), case_pattern=settings.case_pattern)
+    )
     items = federation.sites[settings.name]
     labelled = sum(item.label is not None for item in items)
     log(f"{settings.name}: {len(items)} images, {labelled} with a label, in {settings.data}")

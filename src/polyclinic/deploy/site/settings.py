@@ -9,7 +9,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class SiteSettings:
-    """Name, folders, device and files of a site; ``data`` is a federation folder that holds at least this site."""
+    """Name, folders, device and files of a site; ``data`` is a federation folder that holds at least this site.
+
+    ``case_pattern`` is the site's own, in place of that of its federation.toml.
+    """
 
     name: str
     data: str
@@ -17,6 +20,7 @@ class SiteSettings:
     policy: str | None = None
     device: str | None = None
     encoder: str | None = None
+    case_pattern: str | None = None
 
 
 def default_home(site: str) -> Path:

@@ -30,8 +30,8 @@ def simulate_request(blobs: Blobs, about: dict[str, Any], context: Context) -> t
             f"{len(sites)} names for node {number + 1}"
         )
     homes = Path(config.get("homes") or Path(config.get("out", "")) / "sites").resolve()
-    home, device, encoder = str(homes / sites[number]), config.get("device"), config.get("encoder")
-    return _handler(sites[number], config["data"], home, device, encoder).serve(blobs, about)
+    home, chosen = str(homes / sites[number]), (config.get(key) for key in ("device", "encoder", "case_pattern"))
+    return _handler(sites[number], config["data"], home, *chosen).serve(blobs, about)
 
 
 def site_names(setting: Any) -> list[str]:
@@ -45,9 +45,12 @@ def site_names(setting: Any) -> list[str]:
 
 
 @cache
-def _handler(name: str, data: str, home: str, device: str | None, encoder: str | None) -> RequestHandler:
+def _handler(
+    name: str, data: str, home: str, device: str | None, encoder: str | None, case_pattern: str | None
+) -> RequestHandler:
     from polyclinic.deploy.site.request_handler import RequestHandler
     from polyclinic.deploy.site.settings import SiteSettings
 
     policy = Path(home).parent / "policy.toml"
-    return RequestHandler(SiteSettings(name, data, home, str(policy) if policy.exists() else None, device, encoder))
+    policy_file = str(policy) if policy.exists() else None
+    return RequestHandler(SiteSettings(name, data, home, policy_file, device, encoder, case_pattern))

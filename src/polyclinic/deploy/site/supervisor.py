@@ -17,6 +17,7 @@ from polyclinic.deploy.site.message_loop import Answer, MessageLoop
 from polyclinic.deploy.site.server_connection import ServerConnection
 from polyclinic.deploy.site.settings import SiteSettings
 from polyclinic.deploy.site.worker_process import SETTINGS_FILE, WorkerProcess, WorkLimits
+from polyclinic.federation.site_policy import Policy, load_policy
 
 if TYPE_CHECKING:
     from polyclinic.exchange.tensor_names import Blobs
@@ -75,14 +76,15 @@ class SiteSupervisor:
         if self.give_up is not None and since is not None and time.monotonic() - since >= self.give_up:
             raise PolyclinicError(f"{self.messages.problem}.")
 
-    def _ask(self, blobs: Blobs, about: dict[str, Any], stop: Event) -> Answer:
-        return self.worker.ask(blobs, about, self._limits(), stop)
+    def _policy(self) -> Policy:
+        return load_policy(Path(self.settings.policy) if self.settings.policy else None)
 
-    def _limits(self) -> WorkLimits:
-        return WorkLimits()
+    def _ask(self, blobs: Blobs, about: dict[str, Any], stop: Event) -> Answer:
+        policy = self._policy()
+        return self.worker.ask(blobs, about, WorkLimits(policy.max_seconds_per_round, policy.memory_bytes), stop)
 
     def _limit(self) -> int:
-        return 2**31
+        return int(self._policy().max_mb_received * 1e6)
 
     def _fail(self, reason: str, request: Mapping[str, Any]) -> Answer:
         """The answer to a request that the worker did not answer; it leaves the site, so the audit log lists it."""

@@ -1,0 +1,152 @@
+"""The sets of cases that a site has answered for, so that two answers cannot be subtracted to reveal a single case.
+
+A server chooses seeds, shares and label budgets. The difference of two updates, or of two mean scores, over sets that
+differ in one case is about that case. So a set is refused that differs in fewer than ``minimum_images`` cases from one
+of the same kind that was answered for before, in whatever run; the same set again tells nothing new and is free.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import write_private
+from polyclinic.data.imageset import Sample
+from polyclinic.data.sitedata import SiteData
+from polyclinic.deploy.site.admission import RefusedError
+from polyclinic.federation.drawn_images import drawn_rows
+from polyclinic.federation.workspace import Workspace
+
+_LARGEST_FILE = 64 * 2**20  # bytes
+_HALF = 16  # hexadecimal digits of a case's mark, followed by as many of the mark of its images and slices
+_KINDS = {
+    "training": "training cases",
+    "labelled": "labelled training cases",
+    "drawn": "training cases that a round draws",
+    "drawn-labelled": "labelled training cases that a round draws",
+    "scored": "scored cases",
+}
+_RESET = (
+    "the hospital can remove case_sets.json from the site's home, after which the site has forgotten what it answered "
+    "for, and answers of before and after can be subtracted"
+)
+
+Sets = dict[str, frozenset[str]]
+"""Sets of marks, one a case, by the kind of use."""
+
+
+class CaseSets:
+    """The remembered sets in one private file; cases are in it as HMAC-SHA-256 with the site's own secret."""
+
+    def __init__(self, file: Path, secret: bytes) -> None:
+        self.file, self.secret = file, secret
+
+    def of_training(self, workspace: Workspace, data: SiteData, round_number: int) -> Sets:
+        """All training cases, those with labels, and what a round draws of both: components may walk over all."""
+        samples = data.images.samples
+        labelled, others = drawn_rows(workspace, data, round_number)
+
+        def marks(rows: Iterable[int]) -> frozenset[str]:
+            return self._marks(samples[row] for row in rows)
+
+        return {
+            "training": marks(data.training_indices().tolist()),
+            "labelled": marks(data.training_indices(True).tolist()),
+            "drawn": marks(labelled | others),
+            "drawn-labelled": marks(labelled),
+        }
+
+    def of_scores(self, samples: Iterable[Sample]) -> Sets:
+        """The cases that an evaluation scores; those of validation and test can be subtracted from one another."""
+        return {"scored": self._marks(samples)}
+
+    def check(self, sets: Sets, minimum: int) -> None:
+        """Refuse sets that differ from a remembered one in at least one and fewer than ``minimum`` cases."""
+        remembered = self._read()
+        for kind, marks in sets.items():
+            for earlier in remembered.get(kind, ()):
+                different = {mark[:_HALF] for mark in marks ^ earlier}
+                if 0 < len(different) < minimum:
+                    raise RefusedError(_sentence(kind, len(marks), len(earlier), len(different), minimum))
+
+    def remember(self, sets: Sets) -> None:
+        """Add sets to the file, before what rests on them leaves."""
+        remembered = self._read()
+        new = {kind: marks for kind, marks in sets.items() if marks not in remembered.get(kind, ())}
+        if not new:
+            return
+        for kind, marks in new.items():
+            remembered.setdefault(kind, []).append(marks)
+        table = {kind: ["".join(sorted(marks)) for marks in known] for kind, known in remembered.items()}
+        content = json.dumps({"secret": self._mark("secret"), "sets": table}).encode()
+        if len(content) > _LARGEST_FILE:
+            raise RefusedError(f"the site has no room for remembering more sets of cases; {_RESET}")
+        write_private(self.file, content)
+
+    def _read(self) -> dict[str, list[frozenset[str]]]:
+        if not self.file.exists():
+            return {}
+        try:
+            table = json.loads(self.file.read_bytes())
+            sets, known = dict(table["sets"]), str(table["secret"])
+            remembered = {str(kind): [_split(text) for text in texts] for kind, texts in sets.items()}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PolyclinicError(
+                f"{self.file}: cannot be read ({type(error).__name__}), so nothing leaves; restore it from a copy, or "
+                f"else {_RESET}."
+            ) from error
+        if not hmac.compare_digest(known, self._mark("secret")):
+            raise PolyclinicError(
+                f"{self.file}: was written with another secret than that of {self.file.parent / 'mark.secret'}, so "
+                f"nothing leaves; restore both from one copy, or else {_RESET}."
+            )
+        return remembered
+
+    def _marks(self, samples: Iterable[Sample]) -> frozenset[str]:
+        """A mark for each case, of its name and of what is used of it: one more slice is something new, too."""
+        used: dict[str, set[tuple[str, int]]] = {}
+        for sample in samples:
+            slice_index = -1 if sample.slice_index is None else sample.slice_index
+            used.setdefault(sample.case, set()).add((sample.name, slice_index))
+        return frozenset(
+            self._mark("case", case)[:_HALF] + self._mark("images", json.dumps(sorted(parts)))[:_HALF]
+            for case, parts in used.items()
+        )
+
+    def _mark(self, *words: str) -> str:
+        return hmac.new(self.secret, "\0".join(words).encode(errors="surrogateescape"), "sha256").hexdigest()
+
+
+def scored_samples(workspace: Workspace, data: SiteData, split: str) -> list[Sample]:
+    """The images of a split that count in its scores: with ``policies.empty_masks = "ignore"`` not those without mask.
+
+    Else a server could ask for the mean of ten images of which one has a mask, which is the value of that one.
+    """
+    rows = data.labelled_indices(split)
+    if workspace.recipe.policies.empty_masks == "ignore":
+        judged = torch.tensor(sorted({number for numbers in workspace.task.judged.values() for number in numbers}))
+        rows = rows[[bool(torch.isin(data.images.batch(row[None])[1], judged).any()) for row in rows]]
+    return [data.images.samples[row] for row in rows.tolist()]
+
+
+def _split(text: str) -> frozenset[str]:
+    """The marks in a line of the file."""
+    width = 2 * _HALF
+    if len(text) % width or not set(text) <= set("0123456789abcdef"):
+        raise ValueError("not a row of marks")
+    return frozenset(text[start : start + width] for start in range(0, len(text), width))
+
+
+def _sentence(kind: str, asked: int, earlier: int, different: int, minimum: int) -> str:
+    cases = "1 case" if different == 1 else f"{different} cases"
+    return (
+        f"the {asked} {_KINDS.get(kind, kind)} differ in {cases} from the {earlier} of an earlier answer, and the "
+        f"site's policy asks for {minimum} (minimum_images), because the difference of two such answers is about these "
+        "cases alone; ask with the seed, split, folds, label budget and steps of before, or let the site write split = "
+        f'"own" into its policy; a site with new images takes part again when {minimum} cases or more are new'
+    )

@@ -1,0 +1,89 @@
+"""The disk that a site's home may fill: states of old runs and prepared images make room, records never do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from polyclinic.federation.site_policy import Policy
+
+_DAY = 24 * 3600
+_KEPT = frozenset({"ledger.safetensors"})  # in the folder of a run: what was spent of a patient's privacy
+Log = Callable[[str], object]
+
+
+def tidy_home(home: Path, policy: Policy, run: str, log: Log, wanted: int = 0) -> str | None:
+    """Remove what is old, and what is too much if ``wanted`` bytes come; gives a reason if the home stays too full.
+
+    States of runs go ``keep_runs_days`` after their last use. Over ``max_home_gb`` prepared images go first, then
+    further runs, the least recently used first; ``run`` is being worked on and stays. Logs, ledgers, remembered sets of
+    cases and secrets stay in any case.
+    """
+    runs = [folder for folder in _folders(home / "runs") if folder.name != run and any(_states(folder))]
+    by_age = sorted((_last_use(folder), folder) for folder in runs)
+    oldest = time.time() - policy.keep_runs_days * _DAY
+    for _, folder in (entry for entry in by_age if entry[0] < oldest):
+        _remove_states(folder)
+        log(f"removed the states of run {folder.name}: not used for {policy.keep_runs_days:g} days (keep_runs_days)")
+    limit = policy.max_home_gb * 1e9
+    total = _bytes(home) + wanted
+    cached = sorted(_folders(home / "cache"), key=lambda folder: folder.stat().st_mtime)
+    for folder in cached if total > limit else ():
+        total -= _bytes(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        log(f"removed prepared images {folder.name}: the home is larger than max_home_gb = {policy.max_home_gb:g}")
+        if total <= limit:
+            break
+    for _, folder in (entry for entry in by_age if total > limit and entry[0] >= oldest):
+        if total <= limit:
+            break
+        total -= _remove_states(folder)
+        log(f"removed the states of run {folder.name}: the home is larger than max_home_gb = {policy.max_home_gb:g}")
+    if total <= limit:
+        return None
+    return (
+        f"the site's home would hold {total / 1e9:.3g} GB, its policy allows {policy.max_home_gb:g} (max_home_gb), and "
+        "nothing more may be removed without asking; the hospital can make room or raise max_home_gb"
+    )
+
+
+def _folders(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()] if folder.is_dir() else []
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """All files below a folder; links are not followed, one of them leads to the images."""
+    for parent, _, names in os.walk(folder):
+        yield from (Path(parent) / name for name in names)
+
+
+def _bytes(folder: Path) -> int:
+    total = 0
+    for file in _files(folder):
+        with suppress(OSError):  # gone meanwhile
+            total += file.lstat().st_size
+    return total
+
+
+def _states(run: Path) -> Iterator[Path]:
+    return (file for file in _files(run) if file.name not in _KEPT)
+
+
+def _last_use(run: Path) -> float:
+    return max((file.lstat().st_mtime for file in _states(run)), default=0.0)
+
+
+def _remove_states(run: Path) -> int:
+    """Remove all files of a run but its ledgers; gives the bytes."""
+    freed = 0
+    for file in list(_states(run)):
+        freed += file.lstat().st_size
+        file.unlink(missing_ok=True)
+    for folder, _, _ in os.walk(run, topdown=False):
+        with suppress(OSError):  # not empty: a ledger is in it
+            Path(folder).rmdir()
+    return freed

@@ -1,0 +1,36 @@
+"""Which images a round of training draws; the order depends on the recipe's seed, the site and the round alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from polyclinic.core.seeds import generator_for
+from polyclinic.data.batches import epoch_batches
+from polyclinic.data.sitedata import SiteData
+from polyclinic.federation.workspace import Workspace
+
+
+def drawn_batches(
+    workspace: Workspace, data: SiteData, round_number: int, epoch: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows of the labelled and of the unlabelled images of each step of an epoch."""
+    settings = workspace.recipe.training
+    unlabelled = data.training_indices(False) if workspace.learns_unlabelled else None
+    order = generator_for(workspace.recipe.seed, data.site, round_number, "batches", epoch)
+    return epoch_batches(data.training_indices(True), unlabelled, settings.batch_size, order, settings.steps_per_epoch)
+
+
+def drawn_rows(workspace: Workspace, data: SiteData, round_number: int) -> tuple[set[int], set[int]]:
+    """Rows of the labelled and of the unlabelled images that all epochs of a round draw, each once."""
+    everything = len(data.training_indices(None if workspace.learns_unlabelled else True))
+    labelled: set[int] = set()
+    others: set[int] = set()
+    for epoch in range(workspace.recipe.training.local_epochs):
+        for rows, unlabelled in drawn_batches(workspace, data, round_number, epoch):
+            labelled.update(rows.tolist())
+            others.update(unlabelled.tolist())
+            if len(labelled) + len(others) == everything:
+                return labelled, others
+    return labelled, others

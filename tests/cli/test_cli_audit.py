@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from polyclinic.components.toolbox.privacy.releases import add_release
+from polyclinic.deploy.site.privacy_ledger import PrivacyLedger
 from polyclinic.exchange.audit import AuditLog, end_of_chain
 from polyclinic.exchange.messages import Description, Update, to_tensors
 from support import call
@@ -60,3 +62,21 @@ def test_a_changed_or_missing_log_gets_a_sentence(home: Path) -> None:
     missing = call("audit", home / "none.jsonl")
     assert missing.code == 2
     assert "none.jsonl: cannot be read" in missing.err
+
+
+def test_the_ledger_of_privacy_is_shown_with_what_it_spent(tmp_path: Path) -> None:
+    none = call("audit", tmp_path, "--privacy")
+    assert none.code == 0, none.err
+    assert "no update with noise has left" in none.out
+    ledger: dict[str, torch.Tensor] = {}
+    add_release(ledger, bytes(32), 1.0)
+    PrivacyLedger(tmp_path).enter("run-1", "fold-2", 4, "ab" * 32, ledger)
+    done = call("audit", tmp_path, "--privacy")
+    assert done.out.splitlines()[1].split()[2:] == ["run-1", "fold-2", "5", "1", "ab" * 6]
+    assert "1 update in all runs spent an epsilon of 4.38" in done.out
+    (entry,) = json.loads(call("audit", tmp_path, "--privacy", "--json").out)
+    assert (entry["noise"], entry["recipe"]) == (1.0, "ab" * 32)
+    (tmp_path / "privacy" / "ledger.json").write_text("{")
+    broken = call("audit", tmp_path, "--privacy")
+    assert broken.code == 2
+    assert "the ledger of privacy cannot be read" in broken.err

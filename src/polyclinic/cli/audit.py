@@ -14,9 +14,15 @@ from polyclinic.cli.options import JsonOption
 def audit(
     log: Annotated[Path, typer.Argument(metavar="AUDIT_LOG", help="A site's audit.jsonl, or its home folder.")],
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor with its shape and SHA-256.")] = False,
+    privacy: Annotated[
+        bool, typer.Option("--privacy", help="Show the ledger of privacy in a home folder instead: what was spent.")
+    ] = False,
     json_output: JsonOption = False,
 ) -> None:
     """Show what has left a site, and check that no line of the log was changed or taken out."""
+    if privacy:
+        _show_privacy(log if log.is_dir() else log.parent, json_output)
+        return
     from rich.console import Console
     from rich.table import Table
 
@@ -45,3 +51,25 @@ def audit(
     typer.echo(f"{len(entries)} messages, {total:,} bytes; the chain of the log is whole.")
     if entries:
         typer.echo(f"It ends with {end_of_chain(file)}; kept elsewhere, that shows whether lines were cut off later.")
+
+
+def _show_privacy(home: Path, json_output: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from polyclinic.deploy.site.privacy_ledger import PrivacyLedger, spending_lines
+
+    releases = PrivacyLedger(home).releases()
+    if json_output:
+        typer.echo(json.dumps([release.model_dump() for release in releases]))
+        return
+    table = Table(box=None, header_style="bold")
+    for column in ("time", "run", "part", "round", "noise", "recipe"):
+        table.add_column(column, no_wrap=True)
+    for one in releases:
+        when, number = one.time[:19].replace("T", " "), "" if one.round is None else str(one.round + 1)
+        noise = "unknown" if one.noise is None else f"{one.noise:g}"
+        table.add_row(when, one.run, one.part, number, noise, one.recipe[:12])
+    Console(highlight=False, width=max(Console().width, 110)).print(table)
+    for line in spending_lines(home, None) or ["privacy: no update with noise has left"]:
+        typer.echo(line)

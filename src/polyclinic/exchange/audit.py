@@ -35,8 +35,18 @@ class AuditLog:
         self._size = -1  # of the file when ``_last`` was its last line; a worker that is stopping may still append
         self._last = _CHAIN_START
 
-    def add(self, run: str, part: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> dict[str, Any]:
-        """Append what is about to leave; raises if it cannot be written, and then nothing may leave."""
+    def add(
+        self,
+        run: str,
+        part: str,
+        tensors: Mapping[str, Tensor],
+        about: Mapping[str, Any],
+        asked: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Append what is about to leave; raises if it cannot be written, and then nothing may leave.
+
+        ``asked`` says what it answers: act, recipe and method.
+        """
         listed = [_describe(name, tensor) for name, tensor in tensors.items()]
         plain = json.dumps(about, sort_keys=True)
         entry: dict[str, Any] = {
@@ -45,6 +55,7 @@ class AuditLog:
             "part": part,
             "round": about.get("round"),
             "kind": about.get("kind"),
+            **(asked or {}),
             "bytes": sum(tensor["bytes"] for tensor in listed) + len(plain.encode()),
             "tensors": listed,
             "plain": dict(about),

@@ -23,12 +23,13 @@ from polyclinic.deploy.site.admission import (
     RefusedError,
     refusal,
     refuse,
-    releases,
     require_model,
     require_task,
     task_of,
     too_few,
 )
+from polyclinic.deploy.site.privacy_ledger import PrivacyLedger, Spending
+from polyclinic.deploy.site.run_recipe import RunRecipe
 from polyclinic.deploy.site.settings import SiteSettings
 from polyclinic.evaluation.protocols import ProtocolPart, site_part
 from polyclinic.exchange.audit import AuditLog
@@ -48,6 +49,7 @@ from polyclinic.federation.site_policy import (
     Policy,
     limited,
     load_policy,
+    privacy_of,
     refusal_of_bytes,
     refusal_of_plugins,
     refusal_of_privacy,
@@ -57,6 +59,7 @@ from polyclinic.federation.workspace import Workspace
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import make_recipe, parse_recipe
+from polyclinic.recipe.fingerprint import AskedRecipe, read_asked
 from polyclinic.runs.part_scoring import require_spacing
 from polyclinic.runs.plan import plan_run, prepare_items, require_training_data, site_data
 
@@ -83,7 +86,9 @@ class RequestHandler:
         self.settings, self.log = settings, log
         self.home = Path(settings.home)
         self.audit = AuditLog(self.home / "audit.jsonl")
+        self.privacy = PrivacyLedger(self.home)
         self._open: _OpenRecipe | None = None
+        self._asked_recipe: AskedRecipe | None = None
         self.device_failed = False
 
     def serve(self, blobs: Mapping[str, bytes], about: Any) -> tuple[Blobs, dict[str, Any]]:
@@ -92,15 +97,17 @@ class RequestHandler:
             reply = self.answer(Request.from_tensors(decode(blobs), about))
         except PolyclinicError as error:
             self.log(str(error))
-            reply = self._audited("", "", Failure(self.settings.name, -1, str(error)))
+            asked = read_asked(about.get("recipe") if isinstance(about, Mapping) else None)
+            reply = self._audited(Request("", "", "", ""), asked, Failure(self.settings.name, -1, str(error)))  # type: ignore[arg-type]
         tensors, plain = to_tensors(reply)
         return encode(tensors), plain
 
     def answer(self, request: Request) -> Message:
         """The reply to a request; an error at the site becomes a failure with one sentence."""
         number, name = request.broadcast.round, self.settings.name
+        asked = self._asked(request.recipe)
         try:
-            reply = self._work(request)
+            reply = self._work(request, asked)
         except RefusedError as reason:
             reply = Failure(name, number, f"refused: {reason}")
         except PolyclinicError as error:
@@ -113,7 +120,7 @@ class RequestHandler:
             sentence = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             reply = Failure(name, number, self._without_names(sentence))
         self._log_reply(request, reply)
-        return self._audited(request.run, request.part, reply)
+        return self._audited(request, asked, reply)
 
     def _without_names(self, text: str) -> str:
         """An error's sentence for the server; one that names a file or an image of the site stays in the site's log."""
@@ -134,19 +141,31 @@ class RequestHandler:
         candidates = (name for name in names if len(name) >= _SHORTEST_NAME and name in text)
         return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in candidates)
 
-    def _work(self, request: Request) -> Message:
+    def _asked(self, text: str) -> AskedRecipe:
+        """The recipe of a request with its fingerprint, computed once."""
+        if self._asked_recipe is None or self._asked_recipe.text != text:
+            self._asked_recipe = read_asked(text)
+        return self._asked_recipe
+
+    def _work(self, request: Request, asked: AskedRecipe) -> Message:
         if request.site and request.site != self.settings.name:
             raise PolyclinicError(
                 f"the coordinator knows this site's key as '{request.site}', and the site calls itself "
                 f"'{self.settings.name}'; start it with --name {request.site}"
             )
         policy = load_policy(Path(self.settings.policy) if self.settings.policy else None)
+        run_recipe = RunRecipe(self.home / "runs" / request.run)
+        run_recipe.require(asked)
         opened = self._opened(request.recipe, policy)
         if request.act == "describe":
-            return self._describe(opened, policy, request)
-        refuse(refusal(opened.workspace, policy))
+            description = self._describe(opened, policy, request)
+            if not description.refusal:
+                run_recipe.remember(asked)
+            return description
+        refuse(refusal(opened.workspace, policy, self._spending(policy, request.run)))
         require_task(opened.federation, request.task)
         require_model(opened.workspace, request.broadcast)
+        run_recipe.remember(asked)
         run = self.home / "runs" / request.run
         self._require_same_split(opened, request.part, run / request.part / "split.mark")
         data = self._data(opened, request.part)
@@ -158,12 +177,26 @@ class RequestHandler:
             return limited(policy, scores, len(cases))
         require_training_data(data, opened.workspace)
         refuse(too_few(opened.workspace, data, policy))
-        refuse(refusal_of_privacy(policy, opened.workspace.components, max(1, releases(run))))
+        self._check_privacy(opened, policy, request, will_release=True)
         update = site.train(opened.workspace, request.broadcast)
+        if privacy_of(opened.workspace.components) is not None:
+            ledger = site.store.ledgers().get("privacy", {})
+            self.privacy.enter(request.run, request.part, update.round, asked.sha256, ledger)
         # A repeated round gives the update of before and spends nothing; only now does the ledger tell.
-        refuse(refusal_of_privacy(policy, opened.workspace.components, releases(run)))
+        self._check_privacy(opened, policy, request, will_release=False)
         refuse(refusal_of_bytes(policy, update.bytes))
         return update
+
+    def _spending(self, policy: Policy, run: str) -> Spending:
+        """What privacy has spent in all runs; without a limit it does not matter."""
+        return Spending() if policy.max_epsilon is None else self.privacy.spending(run)
+
+    def _check_privacy(self, opened: _OpenRecipe, policy: Policy, request: Request, will_release: bool) -> None:
+        """Refuse an update that the limit of all runs does not allow, before it is made or before it leaves."""
+        if policy.max_epsilon is not None:
+            new = will_release and not self.privacy.holds(request.run, request.part, request.broadcast.round)
+            spent = self._spending(policy, request.run).noises
+            refuse(refusal_of_privacy(policy, opened.workspace.components, spent, int(new)))
 
     def _opened(self, text: str, policy: Policy) -> _OpenRecipe:
         """The recipe of a request with this site's own folder, device and encoder; built once."""
@@ -229,7 +262,7 @@ class RequestHandler:
         return Description(
             self.settings.name, request.broadcast.round, task_of(federation), counts, spaced,
             self._fingerprint(part.split.to_csv()), installed_versions(),
-            refusal=refusal(opened.workspace, policy) or "",
+            refusal=refusal(opened.workspace, policy, self._spending(policy, request.run)) or "",
         )  # fmt: skip
 
     def _require_same_split(self, opened: _OpenRecipe, part: str, file: Path) -> None:
@@ -249,10 +282,11 @@ class RequestHandler:
             write_private(secret, secrets.token_bytes(32))
         return hmac.new(secret.read_bytes(), text.encode(), "sha256").hexdigest()
 
-    def _audited(self, run: str, part: str, reply: Message) -> Message:
+    def _audited(self, request: Request, asked: AskedRecipe, reply: Message) -> Message:
         """Write a reply to the audit log; one that cannot be logged does not leave."""
+        about = {"act": request.act, **asked.audit_fields()}
         try:
-            self.audit.add(run, part, *to_tensors(reply))
+            self.audit.add(request.run, request.part, *to_tensors(reply), about)
         except PolyclinicError as error:
             self.log(str(error))
             return Failure(self.settings.name, reply.round, "the site's audit log cannot be written")

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from polyclinic.components.toolbox.privacy.releases import add_release
+from polyclinic.deploy.keys.key_folders import make_site_key
+from polyclinic.deploy.keys.signatures import KeyFile
 from polyclinic.deploy.site.privacy_ledger import PrivacyLedger
 from polyclinic.exchange.audit import AuditLog, end_of_chain
-from polyclinic.exchange.messages import Description, Update, to_tensors
+from polyclinic.exchange.messages import Description, Failure, Update, to_tensors
 from support import call
 
 
@@ -28,6 +30,7 @@ def test_every_message_is_a_line_and_rounds_count_from_1(home: Path) -> None:
     description, update = (json.loads(line) for line in (home / "audit.jsonl").read_text().splitlines())
     first, second = (line.split()[2:] for line in done.out.splitlines()[1:3])
     assert first[:3] == ["run-1", "all", "Description"], "a description belongs to no round"
+    assert "audit.head.json, counts 2 lines and is not signed, because the site had no key" in done.out
     assert second == ["run-1", "fold-2", "5", "Update", "2", str(update["bytes"])]
     assert f"2 messages, {description['bytes'] + update['bytes']} bytes; the chain of the log is whole." in done.out
     assert f"It ends with {end_of_chain(home / 'audit.jsonl')};" in done.out
@@ -80,3 +83,60 @@ def test_the_ledger_of_privacy_is_shown_with_what_it_spent(tmp_path: Path) -> No
     broken = call("audit", tmp_path, "--privacy")
     assert broken.code == 2
     assert "the ledger of privacy cannot be read" in broken.err
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> Path:
+    """A home whose log is signed with the key of north, in keys/."""
+    for name in ("north", "south"):
+        make_site_key(tmp_path / "keys", name)
+    log = AuditLog(tmp_path / "home" / "audit.jsonl", KeyFile(tmp_path / "keys" / "north.key"))
+    for number in range(3):
+        log.add("run-1", "all", *to_tensors(Failure("north", number, f"reason {number}")))
+    return tmp_path
+
+
+def test_a_signed_head_is_checked_with_the_site_s_key(signed: Path) -> None:
+    from polyclinic.deploy.keys.public_keys import read_public_key
+
+    fingerprint = read_public_key(signed / "keys" / "north.pub").fingerprint
+    plain = call("audit", signed / "home")
+    assert plain.code == 0, plain.err
+    assert f"counts 3 lines and is signed with the key {fingerprint}, which --key NAME.pub would compare." in plain.out
+    assert call("audit", signed / "home", "--key", signed / "keys" / "north.pub").code == 0
+    other = call("audit", signed / "home", "--key", signed / "keys" / "south.pub")
+    assert other.code == 2
+    assert "is signed with another key than" in other.err
+
+
+def test_a_head_that_was_made_to_fit_a_changed_log_has_no_signature(signed: Path) -> None:
+    """The tail is cut, and the head is written anew by somebody without the key."""
+    log, head = signed / "home" / "audit.jsonl", signed / "home" / "audit.head.json"
+    old = json.loads(head.read_text())
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+    cut = call("audit", signed / "home")
+    assert cut.code == 2
+    assert "its end was cut off" in cut.err
+    head.write_text(json.dumps({**old, "lines": 2, "last": end_of_chain(log)}))
+    forged = call("audit", signed / "home")
+    assert forged.code == 2
+    assert "its signature is wrong" in forged.err
+    head.write_text(json.dumps({**old, "lines": 2, "last": end_of_chain(log), "public": None, "signature": None}))
+    unsigned = call("audit", signed / "home", "--key", signed / "keys" / "north.pub")
+    assert unsigned.code == 2
+    assert "is not signed with" in unsigned.err
+    head.unlink()
+    missing = call("audit", signed / "home", "--key", signed / "keys" / "north.pub")
+    assert missing.code == 2
+    assert "is missing" in missing.err
+
+
+def test_a_kill_between_a_line_and_its_head_is_said_and_no_alarm(signed: Path) -> None:
+    head = signed / "home" / "audit.head.json"
+    before = head.read_text()
+    log = AuditLog(signed / "home" / "audit.jsonl", KeyFile(signed / "keys" / "north.key"))
+    log.add("run-1", "all", *to_tensors(Failure("north", 3, "reason 3")))
+    head.write_text(before)
+    done = call("audit", signed / "home", "--key", signed / "keys" / "north.pub")
+    assert done.code == 0, done.err
+    assert "The log has one line more, as after a kill." in done.out

@@ -10,6 +10,8 @@ import typer
 
 from polyclinic.cli.options import JsonOption
 
+_LONGEST_METHOD = 30
+
 
 def audit(
     log: Annotated[Path, typer.Argument(metavar="AUDIT_LOG", help="A site's audit.jsonl, or its home folder.")],
@@ -17,6 +19,10 @@ def audit(
     privacy: Annotated[
         bool, typer.Option("--privacy", help="Show the ledger of privacy in a home folder instead: what was spent.")
     ] = False,
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", help="The site's public key, NAME.pub: the log's head must be signed with it."),
+    ] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Show what has left a site, and check that no line of the log was changed or taken out."""
@@ -30,27 +36,70 @@ def audit(
 
     file = log / "audit.jsonl" if log.is_dir() else log
     entries = list(read_audit(file))
+    findings = [_check_head(file, key)]
     if json_output:
         typer.echo(json.dumps(entries))
         return
     table = Table(box=None, header_style="bold")
-    for column in ("time", "run", "part", "round", "what", "tensors", "bytes"):
+    for column in ("time", "run", "part", "round", "method", "what", "tensors", "bytes"):
         table.add_column(column, no_wrap=True)
     for entry in entries:
         number = "" if entry["round"] is None or entry["round"] < 0 else str(entry["round"] + 1)
         when = entry["time"][:19].replace("T", " ")
         count, size = str(len(entry["tensors"])), f"{entry['bytes']:,}"
-        table.add_row(when, entry["run"], entry["part"], number, entry["kind"], count, size)
+        method = _shown(entry.get("method") or "")
+        table.add_row(when, entry["run"], entry["part"], number, method, entry["kind"], count, size)
         if tensors:
             for tensor in entry["tensors"]:
                 shape = "x".join(map(str, tensor["shape"])) or "scalar"
-                table.add_row("", "", "", "", f"  {tensor['name']}", shape, f"{tensor['bytes']:,} {tensor['sha256']}")
+                table.add_row(
+                    "", "", "", "", "", f"  {tensor['name']}", shape, f"{tensor['bytes']:,} {tensor['sha256']}"
+                )
     # Whole numbers and hashes, also in a pipe or a narrow window: a line may then be broken, but nothing is cut off.
     Console(highlight=False, width=max(Console().width, 220 if tensors else 110)).print(table)
     total = sum(entry["bytes"] for entry in entries)
     typer.echo(f"{len(entries)} messages, {total:,} bytes; the chain of the log is whole.")
     if entries:
+        for finding in findings:
+            typer.echo(finding)
         typer.echo(f"It ends with {end_of_chain(file)}; kept elsewhere, that shows whether lines were cut off later.")
+
+
+def _shown(method: str) -> str:
+    """A method's name for a column, as harmless text: a server may have sent anything. The JSON has all of it."""
+    from rich.markup import escape
+
+    plain = "".join(letter for letter in method if letter.isprintable())
+    return escape(plain if len(plain) <= _LONGEST_METHOD else f"{plain[: _LONGEST_METHOD - 3]}...")
+
+
+def _check_head(file: Path, key: Path | None) -> str:
+    """What the head says of a log, in a sentence; raises where its signature is wrong, or is missing beside a key."""
+    from polyclinic.core.errors import PolyclinicError
+    from polyclinic.exchange.audit import head_of
+    from polyclinic.exchange.audit_head import head_path
+
+    head, state = head_of(file)
+    name = head_path(file).name
+    if head is None or head.public is None or head.signature is None:
+        if key is not None:
+            raise PolyclinicError(f"{head_path(file)}: is not signed with {key}; find out who wrote it.")
+        if head is None:
+            when = "yet, as after a kill" if state == "one line more" else "because the log is of an older version"
+            return f"It has no {name} {when}, so an end that was cut off cannot be found."
+        signed = "is not signed, because the site had no key: who can write the log can write it too"
+    else:
+        from polyclinic.deploy.keys.public_keys import fingerprint_of, read_public_key
+        from polyclinic.deploy.keys.signatures import is_signature
+
+        if not is_signature(head.public, head.signed_bytes(), head.signature):
+            raise PolyclinicError(f"{head_path(file)}: its signature is wrong; keep both files and find out why.")
+        if key is not None and read_public_key(key).line != head.public:
+            raise PolyclinicError(f"{head_path(file)}: is signed with another key than {key}; find out whose it is.")
+        check = "" if key is not None else ", which --key NAME.pub would compare"
+        signed = f"is signed with the key {fingerprint_of(head.public)}{check}"
+    more = " The log has one line more, as after a kill." if state == "one line more" else ""
+    return f"Its head, {name}, counts {head.lines} lines and {signed}.{more}"
 
 
 def _show_privacy(home: Path, json_output: bool) -> None:

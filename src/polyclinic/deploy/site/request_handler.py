@@ -19,6 +19,7 @@ from polyclinic.data.federation_file import read_federation_file
 from polyclinic.data.formats import stem_of
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData
+from polyclinic.deploy.keys.signatures import KeyFile
 from polyclinic.deploy.site.admission import (
     RefusedError,
     refusal,
@@ -85,7 +86,8 @@ class RequestHandler:
     def __init__(self, settings: SiteSettings, log: Callable[[str], None] = lambda _: None) -> None:
         self.settings, self.log = settings, log
         self.home = Path(settings.home)
-        self.audit = AuditLog(self.home / "audit.jsonl")
+        signer = KeyFile(Path(settings.key)) if settings.key else None
+        self.audit = AuditLog(self.home / "audit.jsonl", signer)
         self.privacy = PrivacyLedger(self.home)
         self._open: _OpenRecipe | None = None
         self._asked_recipe: AskedRecipe | None = None

@@ -15,3 +15,5 @@ class SiteSettings:
     policy: str | None = None
     device: str | None = None
     encoder: str | None = None
+    key: str | None = None
+    """File of the site's private key, which signs the head of the audit log."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from polyclinic.deploy.keys.signatures import KeyFile
 from polyclinic.deploy.site.privacy_ledger import PrivacyLedger
 from polyclinic.exchange.audit import AuditLog, end_of_chain
 from polyclinic.exchange.messages import Description, Failure, Update, to_tensors
+from polyclinic.exchange.receipts import Receipt
+from polyclinic.runs.receipt_book import ReceiptBook
 from support import call
 
 
@@ -140,3 +143,43 @@ def test_a_kill_between_a_line_and_its_head_is_said_and_no_alarm(signed: Path) -
     done = call("audit", signed / "home", "--key", signed / "keys" / "north.pub")
     assert done.code == 0, done.err
     assert "The log has one line more, as after a kill." in done.out
+
+
+def kept_receipts(signed: Path) -> Path:
+    """What the coordinator got with each of three answers, and of another site."""
+    lines = (signed / "home" / "audit.jsonl").read_bytes().splitlines()
+    book = ReceiptBook(signed / "receipts.jsonl", print)
+    for number, line in enumerate(lines, start=1):
+        book.add("north", Receipt(number, hashlib.sha256(line).hexdigest()))
+    book.add("south", Receipt(70, "ab" * 32))
+    return signed / "receipts.jsonl"
+
+
+def test_a_log_is_compared_with_the_receipts_of_the_coordinator(signed: Path) -> None:
+    file = kept_receipts(signed)
+    for given in (file, signed):
+        done = call("audit", signed / "home", "--receipts", given)
+        assert done.code == 0, done.err
+        assert "3 receipts of the coordinator agree with it." in done.out
+
+
+def test_a_log_that_was_written_anew_and_signed_contradicts_the_receipts(signed: Path) -> None:
+    """Whoever has the key can make a log that is whole; the coordinator knows better."""
+    file, key = kept_receipts(signed), KeyFile(signed / "keys" / "north.key")
+    for reasons in (("reason 0", "nothing to see"), ("reason 0", "reason 1", "another")):
+        for name in ("audit.jsonl", "audit.head.json"):
+            (signed / "home" / name).unlink()
+        log = AuditLog(signed / "home" / "audit.jsonl", key)
+        for number, reason in enumerate(reasons):
+            log.add("run-1", "all", *to_tensors(Failure("north", number, reason)))
+        assert call("audit", signed / "home", "--key", signed / "keys" / "north.pub").code == 0
+        done = call("audit", signed / "home", "--receipts", file)
+        assert done.code == 2
+        assert "find out why" in done.err
+
+
+def test_receipts_of_others_say_nothing(signed: Path) -> None:
+    ReceiptBook(signed / "receipts.jsonl", print).add("south", Receipt(1, "ab" * 32))
+    done = call("audit", signed / "home", "--receipts", signed)
+    assert done.code == 2
+    assert "has no receipt of north" in done.err

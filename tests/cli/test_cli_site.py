@@ -31,3 +31,9 @@ def test_a_site_says_at_its_start_what_privacy_has_spent(tmp_path: Path) -> None
     )  # fmt: skip
     assert done.code == 2, "there are no images"
     assert "0 updates in all runs spent an epsilon of 0, 5 allowed (max_epsilon)" in done.err
+
+
+def test_what_a_site_needs_is_named() -> None:
+    done = call("site", "--name", "north")
+    assert done.code == 2
+    assert "Give --data and --server" in done.err

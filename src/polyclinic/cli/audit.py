@@ -23,6 +23,9 @@ def audit(
         Path | None,
         typer.Option("--key", help="The site's public key, NAME.pub: the log's head must be signed with it."),
     ] = None,
+    receipts: Annotated[
+        Path | None, typer.Option("--receipts", help="The coordinator's receipts.jsonl, to compare the log with.")
+    ] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Show what has left a site, and check that no line of the log was changed or taken out."""
@@ -37,6 +40,8 @@ def audit(
     file = log / "audit.jsonl" if log.is_dir() else log
     entries = list(read_audit(file))
     findings = [_check_head(file, key)]
+    if receipts is not None:
+        findings.append(_check_receipts(file, {entry["plain"].get("site", "") for entry in entries}, receipts))
     if json_output:
         typer.echo(json.dumps(entries))
         return
@@ -100,6 +105,25 @@ def _check_head(file: Path, key: Path | None) -> str:
         signed = f"is signed with the key {fingerprint_of(head.public)}{check}"
     more = " The log has one line more, as after a kill." if state == "one line more" else ""
     return f"Its head, {name}, counts {head.lines} lines and {signed}.{more}"
+
+
+def _check_receipts(file: Path, sites: set[str], receipts: Path) -> str:
+    """That a log is the one that the coordinator has receipts of, in a sentence; raises if it is not."""
+    from polyclinic.core.errors import PolyclinicError
+    from polyclinic.exchange.audit import line_hashes
+    from polyclinic.exchange.receipts import read_receipts, receipts_problem
+
+    source = receipts / "receipts.jsonl" if receipts.is_dir() else receipts
+    given = {site: found for site, found in read_receipts(source).items() if site in sites}
+    if not given:
+        raise PolyclinicError(
+            f"{source}: has no receipt of {', '.join(sorted(sites)) or 'an empty log'}; ask for another."
+        )
+    for found in given.values():
+        problem = receipts_problem(line_hashes(file), found)
+        if problem is not None:
+            raise PolyclinicError(f"{file}: {problem}; keep it and {source}, and find out why.")
+    return f"{sum(map(len, given.values()))} receipts of the coordinator agree with it."
 
 
 def _show_privacy(home: Path, json_output: bool) -> None:

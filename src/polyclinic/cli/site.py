@@ -7,13 +7,22 @@ from typing import Annotated
 
 import typer
 
+from polyclinic.cli.site_approve import approve
 
+app = typer.Typer(invoke_without_command=True)
+app.command()(approve)
+
+
+@app.callback()
 def site(
+    context: typer.Context,
     data: Annotated[
-        Path, typer.Option("--data", help="Folder with NAME/images and NAME/labels, or with images and labels.")
-    ],
-    server: Annotated[str, typer.Option("--server", metavar="HOST:PORT", help="Address of the coordinator.")],
-    name: Annotated[str, typer.Option("--name", help="The site's name, as the coordinator accepted it.")],
+        Path | None, typer.Option("--data", help="Folder with NAME/images and NAME/labels, or with images and labels.")
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option("--server", metavar="HOST:PORT", help="Address of the coordinator.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="The site's name, as the coordinator accepted it.")] = None,
     key: Annotated[Path | None, typer.Option("--key", help="The site's private key (polyclinic keys site).")] = None,
     ca: Annotated[Path | None, typer.Option("--ca", help="The federation's ca.crt, from the coordinator.")] = None,
     policy: Annotated[Path | None, typer.Option("--policy", help="The site's policy.toml: what may leave.")] = None,
@@ -36,8 +45,13 @@ def site(
 
     Runs until it is stopped (Ctrl-C), and connects again whenever the coordinator is back.
     """
+    if context.invoked_subcommand is not None:
+        return
     from polyclinic.core.errors import PolyclinicError
 
+    if data is None or server is None or name is None:
+        missing = [option for option, given in (("--data", data), ("--server", server), ("--name", name)) if not given]
+        raise PolyclinicError(f"Give {' and '.join(missing)}; polyclinic site --help says what they are.")
     if not insecure and (key is None or ca is None):
         raise PolyclinicError(
             "Give --key and --ca (polyclinic keys site makes the key, the coordinator has ca.crt), or --insecure to go "

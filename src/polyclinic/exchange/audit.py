@@ -144,6 +144,11 @@ def end_of_chain(path: Path) -> str:
     return line_hash(lines[-1]) if lines else CHAIN_START
 
 
+def line_hashes(path: Path) -> list[str]:
+    """SHA-256 of every line."""
+    return [line_hash(line) for line in _lines(path)]
+
+
 def head_of(path: Path) -> tuple[Head | None, HeadState]:
     """The head of a log, and how it fits."""
     head = read_head(path)

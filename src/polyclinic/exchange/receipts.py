@@ -5,12 +5,15 @@ Whoever changes a site's log later, the site's own people included, contradicts 
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import read_bytes
 
 KEY = "receipt"
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -35,11 +38,41 @@ def take_receipt(about: dict[str, Any]) -> Receipt | None:
     if KEY not in about:
         return None
     given = about.pop(KEY)
-    try:
-        lines, sha256 = given["lines"], given["sha256"]
-        valid = given.keys() == {"lines", "sha256"} and type(lines) is int and 0 < lines < _MOST_LINES
-        if not valid or not _HASH.fullmatch(sha256):
-            raise ValueError
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise PolyclinicError("its receipt is not a number of lines and a SHA-256") from None
-    return Receipt(lines, sha256)
+    receipt = _checked(given)
+    if receipt is None or given.keys() != {"lines", "sha256"}:
+        raise PolyclinicError("its receipt is not a number of lines and a SHA-256")
+    return receipt
+
+
+def read_receipts(path: Path) -> dict[str, list[Receipt]]:
+    """The receipts that a coordinator has kept, by site and in their order; raises where a line is none."""
+    receipts: dict[str, list[Receipt]] = {}
+    for number, line in enumerate(read_bytes(path).split(b"\n")[:-1], start=1):  # a kill may have cut the last line
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            entry = None
+        receipt = _checked(entry)
+        if receipt is None or not isinstance(entry.get("site"), str):
+            raise PolyclinicError(f"{path}: line {number} is no receipt; give the receipts.jsonl of a run folder.")
+        receipts.setdefault(entry["site"], []).append(receipt)
+    return receipts
+
+
+def receipts_problem(hashes: Sequence[str], receipts: Sequence[Receipt]) -> str | None:
+    """Why a log is not the one that gave these receipts, or ``None``; ``hashes`` are those of its lines."""
+    for receipt in receipts:
+        if receipt.lines > len(hashes):
+            return f"has {len(hashes)} lines and gave a receipt for line {receipt.lines}, so lines were taken out"
+        if hashes[receipt.lines - 1] != receipt.sha256:
+            return f"line {receipt.lines} is not the one that it gave a receipt for, so the log was changed"
+    return None
+
+
+def _checked(given: Any) -> Receipt | None:
+    """A receipt from somebody who may have sent anything, or ``None``."""
+    if not isinstance(given, dict):
+        return None
+    lines, sha256 = given.get("lines"), given.get("sha256")
+    valid = type(lines) is int and 0 < lines < _MOST_LINES and isinstance(sha256, str) and _HASH.fullmatch(sha256)
+    return Receipt(lines, sha256) if valid else None

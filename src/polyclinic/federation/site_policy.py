@@ -40,6 +40,9 @@ class Policy(Section):
         ("*",), description="what components may share beside weights: component/tensor, or patterns such as cdpa/*"
     )
     plugins: Patterns = Field((), description="modules of methods that are installed here and may be loaded")
+    recipes: tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...] = Field(
+        (), description="fingerprints of the recipes that may run here (polyclinic site approve); empty: any"
+    )
     minimum_images: Annotated[int, Field(ge=1, strict=True)] = Field(
         5, description="smallest number of images (or cases) behind anything that leaves"
     )
@@ -152,6 +155,16 @@ def refusal_of_plugins(policy: Policy, plugins: Iterable[str]) -> str | None:
                 "code is never sent, a plugin must be installed and named by the site"
             )
     return None
+
+
+def refusal_of_recipe(policy: Policy, sha256: str) -> str | None:
+    """Why a recipe may not run here, or ``None``; ``sha256`` is its fingerprint, empty where it has none."""
+    if not policy.recipes or sha256 in policy.recipes:
+        return None
+    return (
+        f"the site runs approved recipes only, and this one is not ({f'sha256 {sha256}' if sha256 else 'unreadable'}); "
+        "the site can look at it and approve it: polyclinic site approve RECIPE --policy FILE"
+    )
 
 
 def refusal_of_counts(policy: Policy, images: int, by_class: Mapping[str, int], rows: bool) -> str | None:

@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 
 from flower_support import initial_weights, make_handler, png_recipe, reason_of, request_for, site_in_process
 from polyclinic.deploy.site.request_handler import RequestHandler
-from polyclinic.exchange.audit import read_audit
+from polyclinic.exchange.audit import end_of_chain, read_audit
 from polyclinic.exchange.messages import Broadcast, Description, Evaluation, Failure, Update, from_tensors, to_tensors
+from polyclinic.exchange.receipts import take_receipt
 from polyclinic.exchange.request import Request
 from polyclinic.exchange.serialization import decode, encode
 from polyclinic.federation.site import Site
@@ -253,6 +254,7 @@ def test_without_an_audit_log_nothing_leaves(tiny_federation: Path, tmp_path: Pa
         assert reason_of(handler.answer(asked)) == "the site's audit log cannot be written"
     blobs, about = handler.serve({}, {"act": "delete"})
     assert (blobs, about["reason"]) == ({}, "the site's audit log cannot be written")
+    assert "receipt" not in about
     assert any("so nothing leaves" in text for text in log)
 
 
@@ -278,6 +280,7 @@ EMPTY = {"kind": "Broadcast", "round": 0}
 
 def served(handler: RequestHandler, blobs: dict[str, bytes], about: Any) -> Failure:
     given, plain = handler.serve(blobs, about)
+    take_receipt(plain)
     reply = from_tensors(decode(given), plain)
     assert isinstance(reply, Failure)
     return reply
@@ -307,6 +310,9 @@ def test_served_bytes_are_the_answer(tiny_federation: Path, tmp_path: Path) -> N
     asked = request_for("train", png_recipe(tiny_federation))
     tensors, about = asked.to_tensors()
     blobs, plain = make_handler(tmp_path / "a", tiny_federation).serve(encode(tensors), about)
+    receipt = take_receipt(plain)
+    assert receipt is not None
+    assert (receipt.lines, receipt.sha256) == (1, end_of_chain(tmp_path / "a" / "audit.jsonl"))
     back = from_tensors(decode(blobs), plain)
     wanted = make_handler(tmp_path / "b", tiny_federation).answer(asked)
     assert isinstance(back, Update)

@@ -42,6 +42,7 @@ from polyclinic.exchange.messages import (
     Update,
     to_tensors,
 )
+from polyclinic.exchange.receipts import Receipt, with_receipt
 from polyclinic.exchange.request import Request
 from polyclinic.exchange.serialization import decode, encode
 from polyclinic.exchange.tensor_names import Blobs
@@ -54,6 +55,7 @@ from polyclinic.federation.site_policy import (
     refusal_of_bytes,
     refusal_of_plugins,
     refusal_of_privacy,
+    refusal_of_recipe,
 )
 from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.workspace import Workspace
@@ -91,6 +93,7 @@ class RequestHandler:
         self.privacy = PrivacyLedger(self.home)
         self._open: _OpenRecipe | None = None
         self._asked_recipe: AskedRecipe | None = None
+        self._receipt: Receipt | None = None
         self.device_failed = False
 
     def serve(self, blobs: Mapping[str, bytes], about: Any) -> tuple[Blobs, dict[str, Any]]:
@@ -102,7 +105,7 @@ class RequestHandler:
             asked = read_asked(about.get("recipe") if isinstance(about, Mapping) else None)
             reply = self._audited(Request("", "", "", ""), asked, Failure(self.settings.name, -1, str(error)))  # type: ignore[arg-type]
         tensors, plain = to_tensors(reply)
-        return encode(tensors), plain
+        return encode(tensors), with_receipt(plain, self._receipt) if self._receipt else plain
 
     def answer(self, request: Request) -> Message:
         """The reply to a request; an error at the site becomes a failure with one sentence."""
@@ -156,6 +159,7 @@ class RequestHandler:
                 f"'{self.settings.name}'; start it with --name {request.site}"
             )
         policy = load_policy(Path(self.settings.policy) if self.settings.policy else None)
+        refuse(refusal_of_recipe(policy, asked.sha256))
         run_recipe = RunRecipe(self.home / "runs" / request.run)
         run_recipe.require(asked)
         opened = self._opened(request.recipe, policy)
@@ -287,8 +291,10 @@ class RequestHandler:
     def _audited(self, request: Request, asked: AskedRecipe, reply: Message) -> Message:
         """Write a reply to the audit log; one that cannot be logged does not leave."""
         about = {"act": request.act, **asked.audit_fields()}
+        self._receipt = None
         try:
             self.audit.add(request.run, request.part, *to_tensors(reply), about)
+            self._receipt = self.audit.receipt
         except PolyclinicError as error:
             self.log(str(error))
             return Failure(self.settings.name, reply.round, "the site's audit log cannot be written")

@@ -74,5 +74,6 @@ def _checked(given: Any) -> Receipt | None:
     if not isinstance(given, dict):
         return None
     lines, sha256 = given.get("lines"), given.get("sha256")
-    valid = type(lines) is int and 0 < lines < _MOST_LINES and isinstance(sha256, str) and _HASH.fullmatch(sha256)
-    return Receipt(lines, sha256) if valid else None
+    if type(lines) is not int or not 0 < lines < _MOST_LINES:  # a bool is an int too
+        return None
+    return Receipt(lines, sha256) if isinstance(sha256, str) and _HASH.fullmatch(sha256) else None

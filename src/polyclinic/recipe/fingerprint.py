@@ -26,6 +26,7 @@ NOT_COVERED = (
     "evaluation.units",
 )
 """Keys and tables that the fingerprint leaves out; of ``network.weights`` it has whether they are random."""
+_REPLACED_BY_SITE = ("federation", "tracking", "data.sites", "data.cache", "network.weights", "engine.device")
 LONGEST_RECIPE = 2**20  # letters
 _LONGEST_METHOD = 500
 
@@ -52,7 +53,8 @@ def recipe_sha256(recipe: Recipe) -> str:
 
 def covered_table(recipe: Recipe) -> dict[str, Any]:
     """What the fingerprint covers, as plain data."""
-    table = with_checked_network(recipe).model_dump(mode="json")
+    # Without empty keys: those of a plugin's network are not known before the plugin is loaded.
+    table = _without_none(with_checked_network(recipe).model_dump(mode="json"))
     random = table["network"].get("weights") == "random"
     for key in NOT_COVERED:
         section, _, name = key.rpartition(".")
@@ -80,14 +82,27 @@ def differing_keys(first: str, second: str) -> list[str]:
 
 
 def _without_files(text: str) -> Recipe:
-    """The recipe of a server's text; a path in it must not make this machine read a file of its own."""
+    """The recipe of a server's text without what the site replaces, as valid as the site would find it.
+
+    A path in it must not make this machine read a file of its own.
+    """
     if len(text) > LONGEST_RECIPE:
         raise ValueError("too long")
-    table = {"federation": "", **parse_recipe(text, "the server's recipe")}
+    table = parse_recipe(text, "the server's recipe")
     network = table.get("network")
-    if isinstance(network, Mapping) and network.get("weights") != "random":
-        table["network"] = {key: value for key, value in network.items() if key != "weights"}
-    return make_recipe(table, "the server's recipe")
+    random = isinstance(network, Mapping) and network.get("weights") == "random"
+    for key in _REPLACED_BY_SITE:
+        section, _, name = key.rpartition(".")
+        inner = table.get(section) if section else table
+        if isinstance(inner, dict) and not (random and key == "network.weights"):
+            inner.pop(name, None)
+    return make_recipe({**table, "federation": ""}, "the server's recipe")
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+    return value
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

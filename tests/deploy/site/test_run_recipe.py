@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 
 from flower_support import make_handler, png_recipe, reason_of, request_for
 from polyclinic.exchange.audit import read_audit
@@ -59,6 +61,28 @@ def test_what_a_server_settles_after_the_descriptions_or_changes_on_a_resume_is_
     assert isinstance(handler.answer(request_for("train", settled)), Update)
     assert isinstance(handler.answer(request_for("evaluate", settled, split="val")), Evaluation)
     assert isinstance(handler.answer(request_for("describe", recipe, Broadcast(-1, {}))), Description)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "[tracking]\ntensorboard = 5",
+        "federation = 5",
+        "[data]\nsites = []",
+        "[data]\ncache = 5",
+        "[engine]\ndevice = 5",
+    ],
+)
+def test_a_key_that_the_site_replaces_hides_no_change(broken: str, tiny_federation: Path, tmp_path: Path) -> None:
+    """The site takes its own value, so the recipe would run; without a fingerprint it could then be swapped."""
+    handler = make_handler(tmp_path / "home", tiny_federation, device="cpu")
+    recipe, other = png_recipe(tiny_federation), png_recipe(tiny_federation, training={"lr": 0.5})
+    assert isinstance(handler.answer(request_for("train", recipe)), Update)
+    table = tomllib.loads(recipe_text(other))
+    for key, value in tomllib.loads(broken).items():
+        table[key] = {**table[key], **value} if isinstance(value, dict) else value
+    reply = handler.answer(replace(request_for("train", other), recipe=tomli_w.dumps(table)))
+    assert "the recipe of this run has changed (training.lr)" in reason_of(reply)
 
 
 def test_a_recipe_that_the_policy_refuses_binds_no_run_and_leaves_no_folder(

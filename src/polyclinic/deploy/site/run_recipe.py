@@ -23,13 +23,15 @@ class RunRecipe:
         if not self.path.exists():
             return
         first = self._remembered()
-        if asked.sha256 and asked.sha256 != first.sha256:
+        if asked.sha256 and asked.text != first.text and asked.sha256 != first.sha256:
             changed = ", ".join(differing_keys(first.text, asked.text)[:3])
             raise RefusedError(f"the recipe of this run has changed ({changed}); start a new run for another recipe")
 
     def remember(self, asked: AskedRecipe) -> None:
-        """Keep the first recipe of the run."""
-        if asked.sha256 and not self.path.exists():
+        """Keep the first recipe of the run; one without a fingerprint could be changed later, so it does not run."""
+        if not asked.sha256:
+            raise PolyclinicError("the server's recipe has no fingerprint, because some key of it is not possible")
+        if not self.path.exists():
             write_private(self.path, asked.text.encode())
 
     def _remembered(self) -> AskedRecipe:

@@ -72,7 +72,7 @@ def site(
     folder = (home or default_home(name)).expanduser().resolve()
     settings = SiteSettings(
         name, str(federation_of(data, name, folder)), str(folder), str(policy.resolve()) if policy else None, device,
-        str(encoder.resolve()) if encoder else None,
+        str(encoder.resolve()) if encoder else None, str(key.resolve()) if key and not insecure else None,
     )  # fmt: skip
     connection = ServerConnection(server, None if insecure else key, None if insecure else ca)
     for line in spending_lines(folder, load_policy(policy).max_epsilon):

@@ -149,7 +149,12 @@ class FakeGrid:
 
 def handler_play(handler: RequestHandler) -> Play:
     """A site that is a real one."""
-    return lambda request: carried(handler.answer(request))
+
+    def play(request: Request) -> Reply:
+        tensors, about = request.to_tensors()
+        return Reply(to_records(*handler.serve(encode(tensors), about)))
+
+    return play
 
 
 def site_in_process(recipe: Recipe, name: str, part: str, folder: Path) -> tuple[Site, Workspace, Split]:

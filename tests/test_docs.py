@@ -47,6 +47,8 @@ def commands(command: click.Command, name: str = "") -> Iterator[tuple[str, clic
     if not isinstance(command, click.Group):
         yield name, command
         return
+    if command.invoke_without_command and name:
+        yield name, command
     for word, inner in command.commands.items():
         yield from commands(inner, f"{name} {word}".strip())
 

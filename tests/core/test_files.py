@@ -18,6 +18,7 @@ from polyclinic.core.files import (
     cache_folder,
     read_bytes,
     read_json,
+    sync_folder,
     write_json,
     write_private,
     write_text,
@@ -151,3 +152,9 @@ def test_the_cache_folder_is_the_named_one_or_the_users(monkeypatch: pytest.Monk
     assert cache_folder() == Path("/xdg/polyclinic")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder() == Path("/home/me/.cache/polyclinic")
+
+
+def test_a_folder_that_is_gone_cannot_be_synced(tmp_path: Path) -> None:
+    sync_folder(tmp_path)
+    with pytest.raises(PolyclinicError, match="gone: cannot be written"):
+        sync_folder(tmp_path / "gone")

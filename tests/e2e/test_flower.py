@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from polyclinic.core.tensor_files import load_tensors
-from polyclinic.exchange.audit import read_audit
+from polyclinic.exchange.audit import line_hashes, read_audit
+from polyclinic.exchange.receipts import read_receipts, receipts_problem
 from polyclinic.runs.folder import RunFolder
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyclinic[flower]'")
@@ -62,7 +63,13 @@ def test_a_site_and_then_the_server_are_killed_mid_round_and_nothing_is_lost(tmp
         events = RunFolder(tmp_path / "run").events()
         assert [event["round"] for event in events] == [0, 1, 2]
         assert not any(event["refused"] for event in events)
-        assert len(list(read_audit(tmp_path / "north" / "home" / "audit.jsonl"))) >= 5, "the chain goes on after a kill"
+        log = tmp_path / "north" / "home" / "audit.jsonl"
+        assert len(list(read_audit(log))) >= 5, "the chain goes on after a kill"
+        receipts = read_receipts(tmp_path / "run" / "receipts.jsonl")["north"]
+        assert len(receipts) >= 5
+        assert receipts_problem(line_hashes(log), receipts) is None
+        said = federation.output("server").split("recipe sha256 ")[1][:64]
+        assert {entry["recipe_sha256"] for entry in read_audit(log)} == {said}, "one recipe, at both ends"
 
 
 def start_mallory(federation: RealFederation) -> None:

@@ -110,6 +110,7 @@ def test_no_type_of_app_runs_at_a_site_and_every_attempt_is_in_its_log_and_audit
         assert task_type == TaskType.SERVER_APP or str(task_type) in reason
         assert reason in log
         assert entry["plain"]["reason"] == reason
+        assert entry["act"] == ""
 
 
 def check_other_user(home: Path, family: list[int]) -> None:

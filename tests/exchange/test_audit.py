@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.exchange.audit import AuditLog, read_audit
+from polyclinic.exchange.audit import AuditLog, end_of_chain, read_audit
+from polyclinic.exchange.audit_head import head_path
 from polyclinic.exchange.messages import Failure, Update, to_tensors
 
 
@@ -101,8 +102,11 @@ def test_a_log_that_is_not_there_gets_a_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [0, 3])
 def test_half_a_last_line_after_a_kill_is_no_alarm_and_taken_off(count: int, tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
-    filled(path, count + 1)
+    log = filled(path, count)
+    head = head_path(path).read_bytes() if count else None
+    log.add("run", "all", *to_tensors(update(count)))
     whole = path.read_bytes()
+    head_path(path).write_bytes(head) if head else head_path(path).unlink()
     path.write_bytes(whole[: whole.rfind(b"\n", 0, -1) + 1 + 30])
     assert len(list(read_audit(path))) == count
     AuditLog(path).add("run", "all", *to_tensors(Failure("north", 9, "no")))
@@ -145,3 +149,53 @@ def test_names_in_any_language_keep_the_chain(tmp_path: Path) -> None:
     for text in ("Köln", "line\u2028separator\x85and\x0bmore", "two\nlines"):
         log.add("run", "all", *to_tensors(Failure("north", 0, text)))
     assert [one["plain"]["reason"][:3] for one in read_audit(tmp_path / "audit.jsonl")] == ["Köl", "lin", "two"]
+
+
+def test_lines_are_numbered_and_a_line_of_before_has_no_number(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    filled(path, 2)
+    assert [one["line"] for one in read_audit(path)] == [1, 2]
+    older = [json.loads(line) for line in path.read_text().splitlines()]
+    before = "0" * 64
+    texts = []
+    for entry in older:
+        texts.append(json.dumps({**{k: v for k, v in entry.items() if k != "line"}, "before": before}))
+        before = hashlib.sha256(texts[-1].encode()).hexdigest()
+    path.write_text("\n".join(texts) + "\n")
+    head_path(path).unlink()
+    assert len(list(read_audit(path))) == 2, "a log of an older version"
+    AuditLog(path).add("run", "all", *to_tensors(update(2)))
+    assert [one.get("line") for one in read_audit(path)] == [None, None, 3]
+
+
+def test_a_log_whose_end_was_cut_off_lets_nothing_leave(tmp_path: Path) -> None:
+    """Else the next line would anchor what is left of it."""
+    path = tmp_path / "audit.jsonl"
+    log = filled(path)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    for one in (AuditLog(path), log):
+        with pytest.raises(PolyclinicError, match="its end was cut off"):
+            one.add("run", "all", *to_tensors(update(4)))
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_without_its_head_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = filled(path, 2)
+
+    def full(*_: Any) -> None:
+        raise PolyclinicError("audit.head.json: cannot be written")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("polyclinic.exchange.audit.write_head", full)
+        with pytest.raises(PolyclinicError, match="cannot be written"):
+            log.add("run", "all", *to_tensors(update(2)))
+    assert len(list(read_audit(path))) == 2
+    log.add("run", "all", *to_tensors(update(2)))
+    assert [one["round"] for one in read_audit(path)] == [0, 1, 2]
+
+
+def test_the_receipt_is_of_the_last_line(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = filled(path, 3)
+    assert (log.receipt.lines, log.receipt.sha256) == (3, end_of_chain(path))

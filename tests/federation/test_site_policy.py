@@ -56,12 +56,13 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         max_home_gb = 40
         keep_runs_days = 50.5
         require_privacy = true
+        max_epsilon = 9
         """,
     )
     assert policy == Policy(
         methods=("fedavg", "fedprox*"), shared=("cdpa/*",), plugins=("ours",), minimum_images=9,
-        per_case_metrics="named", split="own", max_mb_per_round=1.5, require_privacy=True, max_steps_per_round=10,
-        max_seconds_per_round=20, max_memory_gb=30, max_home_gb=40, keep_runs_days=50.5,
+        per_case_metrics="named", split="own", max_mb_per_round=1.5, require_privacy=True, max_epsilon=9,
+        max_steps_per_round=10, max_seconds_per_round=20, max_memory_gb=30, max_home_gb=40, keep_runs_days=50.5,
     )  # fmt: skip
     assert policy.memory_bytes == 30e9
     assert set(policy.model_dump()) == set(Policy.model_fields)
@@ -159,7 +160,7 @@ def test_shared_tensors_leave_only_if_a_pattern_names_them(patterns: tuple[str, 
 
 
 def test_privacy_can_be_asked_for() -> None:
-    policy = Policy(require_privacy=True)
+    policy = Policy(require_privacy=True, max_epsilon=9)
     for method, fine in {
         "fedavg": False,
         "fedavg+privacy": True,
@@ -168,17 +169,30 @@ def test_privacy_can_be_asked_for() -> None:
         "fedavg+privacy(uncovered=allow)": False,
     }.items():
         components = parse_method(method).build(Context(tiny_task()))
-        assert (refusal_of_privacy(policy, components, 1) is None) == fine, method
-        assert refusal_of_privacy(Policy(), components, 1) is None
+        assert (refusal_of_privacy(policy, components, [], 1) is None) == fine, method
+        assert refusal_of_privacy(Policy(), components, [], 1) is None
 
 
 def test_an_epsilon_is_measured_with_the_sites_own_delta() -> None:
     """Noise 1 spends about 4.9 in a release at delta 1e-5, whatever delta the server names."""
     components = parse_method("fedavg+privacy(noise=1,delta=0.5)").build(Context(tiny_task()))
-    assert refusal_of_privacy(Policy(max_epsilon=5), components, 1) is None
-    assert "max_epsilon" in str(refusal_of_privacy(Policy(max_epsilon=4), components, 1))
-    assert "2 updates would spend" in str(refusal_of_privacy(Policy(max_epsilon=5), components, 2))
-    assert "does not have" in str(refusal_of_privacy(Policy(max_epsilon=5), [], 1))
+    assert refusal_of_privacy(Policy(max_epsilon=5), components, [], 1) is None
+    assert refusal_of_privacy(Policy(max_epsilon=5), components, [1.0], 0) is None
+    assert "max_epsilon" in str(refusal_of_privacy(Policy(max_epsilon=4), components, [], 1))
+    assert "2 updates would spend" in str(refusal_of_privacy(Policy(max_epsilon=5), components, [], 2))
+    assert "2 updates would spend" in str(refusal_of_privacy(Policy(max_epsilon=5), components, [1.0], 1))
+    assert "does not know" in str(refusal_of_privacy(Policy(max_epsilon=99), components, [1.0, None], 1))
+    assert "does not have" in str(refusal_of_privacy(Policy(max_epsilon=5), [], [], 1))
+    assert "says not how much" in str(refusal_of_privacy(Policy(require_privacy=True), components, [], 1))
+
+
+def test_privacy_without_a_limit_of_epsilon_is_a_mistake_in_the_policy(tmp_path: Path) -> None:
+    """A noise of 1e-12 was privacy enough."""
+    (tmp_path / "policy.toml").write_text("require_privacy = true\n")
+    with pytest.raises(PolyclinicError, match=r"policy\.toml: require_privacy = true without max_epsilon"):
+        load_policy(tmp_path / "policy.toml")
+    (tmp_path / "policy.toml").write_text("require_privacy = true\nmax_epsilon = 3\n")
+    assert load_policy(tmp_path / "policy.toml").max_epsilon == 3
 
 
 def test_only_plugins_that_the_site_names_are_loaded() -> None:

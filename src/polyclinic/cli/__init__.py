@@ -18,7 +18,7 @@ from polyclinic.cli.methods import methods
 from polyclinic.cli.predict import predict
 from polyclinic.cli.run import run
 from polyclinic.cli.server import server
-from polyclinic.cli.site import site
+from polyclinic.cli.site import app as site_app
 from polyclinic.cli.study import study
 from polyclinic.cli.watch import watch
 from polyclinic.core.errors import PolyclinicError
@@ -56,7 +56,7 @@ app.command()(methods)
 app.command()(explain)
 app.command()(cost)
 app.command()(server)
-app.command()(site)
+app.add_typer(site_app, name="site")
 app.command()(watch)
 app.command()(audit)
 app.add_typer(data_app, name="data")

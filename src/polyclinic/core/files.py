@@ -45,6 +45,20 @@ def write_private(path: Path, data: bytes) -> None:
             file.write(data)
 
 
+def sync_folder(folder: Path) -> None:
+    """Have the names of a folder's files on the disk: a rename is else lost with the power, file and all."""
+    if os.name != "posix":
+        return
+    try:
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+    except OSError as error:
+        raise PolyclinicError(f"{folder}: cannot be written ({error.strerror or error}); free some space.") from error
+
+
 def read_bytes(path: Path) -> bytes:
     """Read a small file that the user named; a missing one gets a sentence."""
     try:

@@ -18,25 +18,49 @@ from typing import IO, Any
 from torch import Tensor
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.exchange.audit_head import (
+    CHAIN_START,
+    Head,
+    HeadState,
+    Signer,
+    check_head,
+    line_hash,
+    read_head,
+    write_head,
+)
+from polyclinic.exchange.receipts import Receipt
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-_CHAIN_START = "0" * 64
-
 
 class AuditLog:
     """``audit.jsonl``: what left, when, for which run and round, with shapes, bytes and SHA-256 of every tensor."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, signer: Signer | None = None) -> None:
+        self.path, self.signer = path, signer
         self._size = -1  # of the file when ``_last`` was its last line; a worker that is stopping may still append
-        self._last = _CHAIN_START
+        self._last, self._lines = CHAIN_START, 0
 
-    def add(self, run: str, part: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> dict[str, Any]:
-        """Append what is about to leave; raises if it cannot be written, and then nothing may leave."""
+    @property
+    def receipt(self) -> Receipt:
+        """Number of lines and hash of the last one, as of the last line that was added here."""
+        return Receipt(self._lines, self._last)
+
+    def add(
+        self,
+        run: str,
+        part: str,
+        tensors: Mapping[str, Tensor],
+        about: Mapping[str, Any],
+        asked: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Append what is about to leave; raises if it cannot be written, and then nothing may leave.
+
+        ``asked`` says what it answers: act, recipe and method.
+        """
         listed = [_describe(name, tensor) for name, tensor in tensors.items()]
         plain = json.dumps(about, sort_keys=True)
         entry: dict[str, Any] = {
@@ -45,6 +69,7 @@ class AuditLog:
             "part": part,
             "round": about.get("round"),
             "kind": about.get("kind"),
+            **(asked or {}),
             "bytes": sum(tensor["bytes"] for tensor in listed) + len(plain.encode()),
             "tensors": listed,
             "plain": dict(about),
@@ -64,27 +89,43 @@ class AuditLog:
     def _append(self, file: IO[bytes], entry: dict[str, Any]) -> None:
         size = file.seek(0, os.SEEK_END)
         if size != self._size:
-            size, self._last = _end_of(file)
-        entry["before"] = self._last
+            size, self._lines, self._last = self._take_up(file)
+        entry |= {"line": self._lines + 1, "before": self._last}
         line = json.dumps(entry).encode()
         try:
             if file.write(line + b"\n") != len(line) + 1:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(file.fileno())
-        except OSError:
+            write_head(self.path, self._lines + 1, line_hash(line), self.signer)
+        except (OSError, PolyclinicError):
             with suppress(OSError):
                 file.truncate(size)  # what did not leave is not listed; the chain goes on from the line before
             raise
-        self._size, self._last = size + len(line) + 1, _hash(line)
+        self._size, self._lines, self._last = size + len(line) + 1, self._lines + 1, line_hash(line)
+
+    def _take_up(self, file: IO[bytes]) -> tuple[int, int, str]:
+        """Size, number of lines and end of the chain of a log that goes on; raises if it does not end as its head says.
+
+        What a kill cut short was never sent, so half a line is taken off.
+        """
+        file.seek(0)
+        *lines, half = file.read().split(b"\n")
+        size = file.tell() - len(half)
+        if half:
+            file.truncate(size)
+        last = line_hash(lines[-1]) if lines else CHAIN_START
+        if check_head(self.path, lines, read_head(self.path)) == "one line more":
+            write_head(self.path, len(lines), last, self.signer)
+        return size, len(lines), last
 
 
 def read_audit(path: Path) -> Iterator[dict[str, Any]]:
-    """The entries of an audit log; raises where a line was changed, inserted or taken out."""
-    before = _CHAIN_START
-    for number, line in enumerate(_lines(path), start=1):
+    """The entries of an audit log; raises where a line was changed, inserted or taken out, at the end too."""
+    before, lines = CHAIN_START, _lines(path)
+    for number, line in enumerate(lines, start=1):
         try:
             entry = json.loads(line)
-            linked = entry["before"] == before
+            linked = entry["before"] == before and entry.get("line", number) == number
         except (ValueError, KeyError, TypeError):
             raise PolyclinicError(f"{path}: line {number} is damaged; keep the file and find out why.") from None
         if not linked:
@@ -92,14 +133,26 @@ def read_audit(path: Path) -> Iterator[dict[str, Any]]:
                 f"{path}: line {number} does not follow the line before it, so a line was changed, added or removed; "
                 "keep the file and find out why."
             )
-        before = _hash(line)
+        before = line_hash(line)
         yield entry
+    check_head(path, lines, read_head(path))
 
 
 def end_of_chain(path: Path) -> str:
     """SHA-256 of the last line, which no later line protects yet."""
     lines = _lines(path)
-    return _hash(lines[-1]) if lines else _CHAIN_START
+    return line_hash(lines[-1]) if lines else CHAIN_START
+
+
+def line_hashes(path: Path) -> list[str]:
+    """SHA-256 of every line."""
+    return [line_hash(line) for line in _lines(path)]
+
+
+def head_of(path: Path) -> tuple[Head | None, HeadState]:
+    """The head of a log, and how it fits."""
+    head = read_head(path)
+    return head, check_head(path, _lines(path), head)
 
 
 def _describe(name: str, tensor: Tensor) -> dict[str, Any]:
@@ -119,17 +172,3 @@ def _lines(path: Path) -> list[bytes]:
         return path.read_bytes().split(b"\n")[:-1]
     except OSError as error:
         raise PolyclinicError(f"{path}: cannot be read ({error.strerror or error}); give an audit.jsonl.") from error
-
-
-def _end_of(file: IO[bytes]) -> tuple[int, str]:
-    """Size of a log and the end of its chain. What a kill cut short was never sent, so half a line is taken off."""
-    file.seek(0)
-    *lines, half = file.read().split(b"\n")
-    size = file.tell() - len(half)
-    if half:
-        file.truncate(size)
-    return size, _hash(lines[-1]) if lines else _CHAIN_START
-
-
-def _hash(line: bytes) -> str:
-    return hashlib.sha256(line).hexdigest()

@@ -6,7 +6,7 @@ It is read again for every request, and checked at the site: nothing that the se
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from math import isnan, nan
 from pathlib import Path
@@ -23,6 +23,7 @@ from polyclinic.recipe import Positive, Section
 
 if TYPE_CHECKING:
     from polyclinic.components.base import Component
+    from polyclinic.components.updates.privacy import Privacy
     from polyclinic.exchange.declarations import Shared
     from polyclinic.exchange.messages import Evaluation
 
@@ -40,6 +41,9 @@ class Policy(Section):
         ("*",), description="what components may share beside weights: component/tensor, or patterns such as cdpa/*"
     )
     plugins: Patterns = Field((), description="modules of methods that are installed here and may be loaded")
+    recipes: tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...] = Field(
+        (), description="fingerprints of the recipes that may run here (polyclinic site approve); empty: any"
+    )
     minimum_images: Annotated[int, Field(ge=1, strict=True)] = Field(
         5,
         description="smallest number of images (or cases) behind anything that leaves, and of cases by which two sets "
@@ -74,10 +78,12 @@ class Policy(Section):
         90, description="days after its last use at which a run's states are removed; logs and ledgers never are"
     )
     require_privacy: Annotated[bool, Field(strict=True)] = Field(
-        False, description="refuse methods without the component privacy, or with one that covers less than it says"
+        False,
+        description="refuse methods without the component privacy, or with one that covers less than it says; "
+        "needs max_epsilon",
     )
     max_epsilon: Positive | None = Field(
-        None, description="most epsilon, at delta 1e-5, that one run may spend here; asks for privacy too"
+        None, description="most epsilon, at delta 1e-5, that all runs together may spend here; asks for privacy too"
     )
 
     @property
@@ -101,10 +107,16 @@ def load_policy(path: Path | None) -> Policy:
             hint = suggestion(key, Policy.model_fields) or f"; keys of a policy: {', '.join(Policy.model_fields)}."
             raise PolyclinicError(f"{path}: unknown key '{key}'{hint}")
     try:
-        return Policy(**table)
+        policy = Policy(**table)
     except ValidationError as error:
         finding = first_finding(error)
         raise PolyclinicError(f"{path}: {finding.about(str(finding.place[0]))}; {finding.words}.") from error
+    if policy.require_privacy and policy.max_epsilon is None:
+        raise PolyclinicError(
+            f"{path}: require_privacy = true without max_epsilon would accept any noise, however small; add "
+            "max_epsilon = 10, or as much as all runs together may spend here."
+        )
+    return policy
 
 
 def refusal_of_method(policy: Policy, method: str, declared: Mapping[str, tuple[Shared, ...]]) -> str | None:
@@ -121,14 +133,19 @@ def refusal_of_method(policy: Policy, method: str, declared: Mapping[str, tuple[
     return None
 
 
-def refusal_of_privacy(policy: Policy, components: Iterable[Component], releases: int) -> str | None:
-    """Why a method protects this site too little, or ``None``; ``releases`` counts its updates, this one included."""
+def refusal_of_privacy(
+    policy: Policy, components: Iterable[Component], spent: Sequence[float | None], planned: int
+) -> str | None:
+    """Why a method protects this site too little, or ``None``.
+
+    ``spent`` is the noise of every update that has left in any run, ``None`` where it is unknown; ``planned`` is the
+    number of updates that are to come with the method's own noise.
+    """
     if not policy.require_privacy and policy.max_epsilon is None:
         return None
-    from polyclinic.components.toolbox.privacy.accounting import epsilon_after
-    from polyclinic.components.updates.privacy import Privacy
+    from polyclinic.components.toolbox.privacy.accounting import epsilon_of
 
-    privacy = next((component for component in components if isinstance(component, Privacy)), None)
+    privacy = privacy_of(components)
     if privacy is None:
         return "the site's policy asks for the component privacy, which this method does not have"
     settings, noise = privacy.settings, privacy.noise
@@ -136,13 +153,28 @@ def refusal_of_privacy(policy: Policy, components: Iterable[Component], releases
         return (
             "the site's policy asks for privacy that is neither seeded, nor without noise, nor leaves things uncovered"
         )
-    spent = epsilon_after(releases, noise, DELTA)
-    if policy.max_epsilon is not None and spent > policy.max_epsilon:
+    if policy.max_epsilon is None:
+        return "the site's policy asks for privacy and says not how much (max_epsilon)"
+    known = [one for one in spent if one is not None]
+    if len(known) < len(spent):
         return (
-            f"{releases} updates would spend an epsilon of {spent:.3g} at delta {DELTA:g}, the site's policy allows "
-            f"{policy.max_epsilon:g} (max_epsilon)"
+            f"{len(spent) - len(known)} updates left this site with a noise that its ledger does not know; the site "
+            "must write it into its ledger before more leaves"
+        )
+    would_spend = epsilon_of([*known, *[noise] * planned], DELTA)
+    if would_spend > policy.max_epsilon:
+        return (
+            f"{len(known) + planned} updates would spend an epsilon of {would_spend:.3g} at delta {DELTA:g}, over all "
+            f"runs; the site's policy allows {policy.max_epsilon:g} (max_epsilon)"
         )
     return None
+
+
+def privacy_of(components: Iterable[Component]) -> Privacy | None:
+    """The component privacy of a method, if it has it."""
+    from polyclinic.components.updates.privacy import Privacy
+
+    return next((component for component in components if isinstance(component, Privacy)), None)
 
 
 def refusal_of_plugins(policy: Policy, plugins: Iterable[str]) -> str | None:
@@ -154,6 +186,16 @@ def refusal_of_plugins(policy: Policy, plugins: Iterable[str]) -> str | None:
                 "code is never sent, a plugin must be installed and named by the site"
             )
     return None
+
+
+def refusal_of_recipe(policy: Policy, sha256: str) -> str | None:
+    """Why a recipe may not run here, or ``None``; ``sha256`` is its fingerprint, empty where it has none."""
+    if not policy.recipes or sha256 in policy.recipes:
+        return None
+    return (
+        f"the site runs approved recipes only, and this one is not ({f'sha256 {sha256}' if sha256 else 'unreadable'}); "
+        "the site can look at it and approve it: polyclinic site approve RECIPE --policy FILE"
+    )
 
 
 def refusal_of_counts(policy: Policy, images: int, by_class: Mapping[str, int], rows: bool) -> str | None:

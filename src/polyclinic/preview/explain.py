@@ -14,12 +14,14 @@ from polyclinic.core.wording import readable_bytes
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import tensor_bytes
 from polyclinic.recipe import Recipe
+from polyclinic.recipe.fingerprint import recipe_sha256
 from polyclinic.runs.plan import plan_run
 
 
 def explanation(recipe: Recipe) -> dict[str, Any]:
     """Plain data about the recipe's method on the recipe's network and federation."""
     plan = plan_run(recipe)
+    sha256 = recipe_sha256(recipe)  # of the recipe as it travels: a site resolves the rest itself
     recipe, workspace = plan.recipe, plan.open_workspace()
     pooled = workspace.method.pooled
     # The reference that pools all data sends images, once, and nothing else.
@@ -35,6 +37,7 @@ def explanation(recipe: Recipe) -> dict[str, Any]:
         "method": workspace.method.name,
         "summary": workspace.method.summary,
         "paper": f"{workspace.method.paper} {workspace.method.year or ''}".strip(),
+        "recipe_sha256": sha256,
         "federation": plan.federation.name,
         "network": recipe.network.name,
         "images_leave": pooled,
@@ -120,6 +123,7 @@ def print_explanation(facts: dict[str, Any]) -> None:
     if facts["images_leave"]:
         console.print("  EVERY IMAGE AND LABEL: this is a reference that pools all data, not a federated method.")
     _print_tensors(console, facts)
+    console.print(f"\nRecipe sha256 {facts['recipe_sha256']}", soft_wrap=True)
     for warning in facts["warnings"]:
         console.print(f"warning: {warning}", style="yellow", markup=False)
 

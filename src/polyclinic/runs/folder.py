@@ -36,6 +36,7 @@ class RunFolder:
         self.cases_file = path / "cases.csv"
         self.summary_file = path / "summary.json"
         self.log_file = path / "problems.log"
+        self.receipts_file = path / "receipts.jsonl"
         self.outcome_file = path / "flower" / "outcome.json"
 
     def part(self, name: str) -> Path:

@@ -177,7 +177,7 @@ def test_secrets_differ_between_sites_and_runs_stay_on_the_sites_disk_and_never_
             file = tmp_path / str(number) / "sites" / site / "ledger.safetensors"
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
             held = ledger(tmp_path / str(number), site)
-            assert held.keys() == {"secret", "releases"}
+            assert held.keys() == {"secret", "releases", "noises"}
             secrets.append(bytes(held["secret"].tolist()))
             sent = save(to_tensors(updates[site])[0])
             assert secrets[-1] not in sent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,11 @@ from polyclinic.exchange.messages import Broadcast, Description, Evaluation, Upd
         ("fedavg", 'methods = ["fedprox"]', "refused: the site's policy does not allow the method fedavg"),
         ("fedprox", 'methods = ["fedavg+*", "fedprox(mu=1)"]', "refused: the site's policy does not allow"),
         ("fedbcs", 'shared = ["other/*"]', "refused: the site's policy does not let cdpa/"),
-        ("fedavg", "require_privacy = true", "refused: the site's policy asks for the component privacy"),
+        (
+            "fedavg",
+            "require_privacy = true\nmax_epsilon = 9",
+            "refused: the site's policy asks for the component privacy",
+        ),
         ("fedavg", "max_mb_per_round = 0.0001", "refused: 0.0 MB would leave this round"),
     ],
 )
@@ -114,7 +119,7 @@ def test_prototypes_of_a_rare_class_do_not_leave(tiny_federation: Path, tmp_path
         handler.answer(request_for("train", recipe))
     )
     plain = png_recipe(folder, "fedavg")
-    assert isinstance(handler.answer(request_for("train", plain)), Update)
+    assert isinstance(handler.answer(replace(request_for("train", plain), run="run-2")), Update)
 
 
 def test_the_policy_is_read_anew_for_every_request(tiny_federation: Path, tmp_path: Path) -> None:
@@ -131,7 +136,7 @@ def test_the_policy_is_read_anew_for_every_request(tiny_federation: Path, tmp_pa
     assert not handler.answer(scores).rows  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("text", ["methods = [", "colour = 1", "minimum_images = 0", None])
+@pytest.mark.parametrize("text", ["methods = [", "colour = 1", "minimum_images = 0", "require_privacy = true", None])
 def test_a_broken_policy_lets_nothing_leave(text: str | None, tiny_federation: Path, tmp_path: Path) -> None:
     log: list[str] = []
     handler = make_handler(tmp_path / "home", tiny_federation, log=log)

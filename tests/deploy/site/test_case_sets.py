@@ -159,7 +159,8 @@ def test_an_own_split_leaves_the_manifest_s_as_it_is(tmp_path: Path) -> None:
     (federation / "manifest.csv").write_text("\n".join(("site,image,split", *rows)) + "\n")
     handler = make_handler(tmp_path / "home", federation, policy='split = "own"')
     for source in ("auto", "recipe"):  # the server cannot set the manifest aside either
-        reply = handler.answer(request_for("describe", png_recipe(federation, data={"split_from": source})))
+        request = request_for("describe", png_recipe(federation, data={"split_from": source}))
+        reply = handler.answer(replace(request, run=source))
         assert reply.images == {"train": 6, "val": 0, "test": 3}  # type: ignore[union-attr]
 
 

@@ -13,9 +13,13 @@ import torch
 from safetensors.torch import save_file
 
 from flower_support import initial_weights, make_handler, png_recipe, reason_of, request_for, site_in_process
+from polyclinic.deploy.keys.key_folders import make_site_key
+from polyclinic.deploy.keys.signatures import is_signature
 from polyclinic.deploy.site.request_handler import RequestHandler
-from polyclinic.exchange.audit import read_audit
+from polyclinic.exchange.audit import end_of_chain, read_audit
+from polyclinic.exchange.audit_head import read_head
 from polyclinic.exchange.messages import Broadcast, Description, Evaluation, Failure, Update, from_tensors, to_tensors
+from polyclinic.exchange.receipts import take_receipt
 from polyclinic.exchange.request import Request
 from polyclinic.exchange.serialization import decode, encode
 from polyclinic.federation.site import Site
@@ -278,6 +282,7 @@ def test_without_an_audit_log_nothing_leaves(tiny_federation: Path, tmp_path: Pa
         assert reason_of(handler.answer(asked)) == "the site's audit log cannot be written"
     blobs, about = handler.serve({}, {"act": "delete"})
     assert (blobs, about["reason"]) == ({}, "the site's audit log cannot be written")
+    assert "receipt" not in about
     assert any("so nothing leaves" in text for text in log)
 
 
@@ -303,6 +308,7 @@ EMPTY = {"kind": "Broadcast", "round": 0}
 
 def served(handler: RequestHandler, blobs: dict[str, bytes], about: Any) -> Failure:
     given, plain = handler.serve(blobs, about)
+    take_receipt(plain)
     reply = from_tensors(decode(given), plain)
     assert isinstance(reply, Failure)
     return reply
@@ -332,6 +338,9 @@ def test_served_bytes_are_the_answer(tiny_federation: Path, tmp_path: Path) -> N
     asked = request_for("train", png_recipe(tiny_federation))
     tensors, about = asked.to_tensors()
     blobs, plain = make_handler(tmp_path / "a", tiny_federation).serve(encode(tensors), about)
+    receipt = take_receipt(plain)
+    assert receipt is not None
+    assert (receipt.lines, receipt.sha256) == (1, end_of_chain(tmp_path / "a" / "audit.jsonl"))
     back = from_tensors(decode(blobs), plain)
     wanted = make_handler(tmp_path / "b", tiny_federation).answer(asked)
     assert isinstance(back, Update)
@@ -385,3 +394,18 @@ def test_a_site_under_another_name_than_its_key_does_nothing_and_says_which(
     assert isinstance(reply, Failure)
     assert "start it with --name west" in reply.reason
     assert "start it with --name west" in log[-1]
+
+
+def test_the_head_of_the_log_is_signed_with_the_site_s_key(tiny_federation: Path, tmp_path: Path) -> None:
+    key, public = make_site_key(tmp_path / "keys", "north")
+    handler = make_handler(tmp_path / "home", tiny_federation, key=str(key))
+    handler.serve({}, {"act": "delete"})
+    head = read_head(tmp_path / "home" / "audit.jsonl")
+    assert head is not None
+    assert head.public is not None
+    assert head.signature is not None
+    assert public.read_text().startswith(head.public)
+    assert is_signature(head.public, head.signed_bytes(), head.signature)
+    broken = make_handler(tmp_path / "other", tiny_federation, key=str(tmp_path / "none.key"))
+    _, about = broken.serve({}, {"act": "delete"})
+    assert about["reason"] == "the site's audit log cannot be written", "what cannot be signed does not leave"

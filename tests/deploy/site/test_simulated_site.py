@@ -12,6 +12,7 @@ from flower_support import OPEN, png_recipe
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.deploy.site.simulated_site import simulate_request, site_names
 from polyclinic.exchange.messages import Description, Failure, from_tensors
+from polyclinic.exchange.receipts import take_receipt
 from polyclinic.exchange.request import Request
 from polyclinic.exchange.serialization import decode, encode
 from polyclinic.recipe.files import recipe_text
@@ -29,11 +30,13 @@ def test_in_a_simulation_the_site_is_in_this_process(tiny_federation: Path, tmp_
     config = {"sites": '["north", "south"]', "data": str(tiny_federation), "homes": str(sites), "device": "cpu"}
     context: Any = SimpleNamespace(node_config={"partition-id": 1, "num-partitions": 2}, run_config=config)
     answered, plain = simulate_request(*describe(tiny_federation), context)
+    assert take_receipt(plain) is not None
     answer = from_tensors(decode(answered), plain)
     assert isinstance(answer, Description)
     assert (answer.site, sum(answer.images.values())) == ("south", 4)
     assert (sites / "south" / "audit.jsonl").exists()
     answered, plain = simulate_request({}, {}, context)
+    take_receipt(plain)
     assert isinstance(from_tensors(decode(answered), plain), Failure)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -52,6 +53,7 @@ def test_an_answer_that_the_worker_did_not_give_is_audited_too(settings: SiteSet
     logged: list[str] = []
     supervisor = Supervisor(settings, ServerConnection("127.0.0.1:9"), logged.append)
     _, about = supervisor._fail("refused: no", {"run": "r", "part": "all", "broadcast": {"round": 3}})
+    assert about.pop("receipt")["lines"] == 1
     assert about == {"kind": "Failure", "site": "north", "round": 3, "reason": "refused: no"}
     for hostile in ({}, {"broadcast": 5}, {"broadcast": {"round": "x"}, "run": ["a"] * 10**5}):
         assert supervisor._fail("refused: no", hostile)[1]["round"] == -1
@@ -63,3 +65,16 @@ def test_an_answer_that_the_worker_did_not_give_is_audited_too(settings: SiteSet
     log.mkdir()
     assert supervisor._fail("refused: no", {})[1]["reason"] == "the site's audit log cannot be written"
     assert "so nothing leaves" in logged[0]
+
+
+def test_a_policy_with_a_mistake_lets_nothing_out_and_its_path_stays_at_the_site(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "policy.toml").write_text("minimum_images = 0")
+    settings = SiteSettings("north", str(tmp_path), str(tmp_path / "home"), str(tmp_path / "policy.toml"))
+    logged: list[str] = []
+    supervisor = Supervisor(settings, ServerConnection("127.0.0.1:9"), logged.append)
+    for ask in (supervisor._limit, lambda: supervisor._ask({}, {}, Event())):
+        with pytest.raises(PolyclinicError, match="something is wrong with the site's policy") as raised:
+            ask()
+        assert str(tmp_path) not in str(raised.value)
+    assert all(str(tmp_path) in line for line in logged)

@@ -18,6 +18,7 @@ from flower_support import OPEN, make_handler, png_recipe
 from polyclinic.deploy.site.settings import SiteSettings
 from polyclinic.deploy.site.worker_process import SETTINGS_FILE, WorkerProcess, WorkLimits
 from polyclinic.exchange.messages import Description, Failure, from_tensors
+from polyclinic.exchange.receipts import take_receipt
 from polyclinic.exchange.request import Request
 from polyclinic.exchange.serialization import decode, encode
 from polyclinic.recipe.files import recipe_text
@@ -30,6 +31,7 @@ class Running:
 
     def ask(self, blobs: dict[str, bytes], about: Any) -> Any:
         answered, plain = self.worker.ask(blobs, about, WorkLimits(), Event())
+        assert take_receipt(plain) is not None
         return from_tensors(decode(answered), plain)
 
 

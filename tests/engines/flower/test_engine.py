@@ -16,8 +16,9 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.engines.flower import engine as module
 from polyclinic.engines.flower.engine import FlowerEngine
 from polyclinic.engines.flower.nodes import Nodes
-from polyclinic.engines.flower.records import to_records
+from polyclinic.engines.flower.records import from_records, to_records
 from polyclinic.exchange.messages import Broadcast, Description, Evaluation, Failure, Update
+from polyclinic.exchange.receipts import Receipt
 from polyclinic.exchange.request import Request
 from polyclinic.federation.observer import Observer
 
@@ -416,3 +417,44 @@ def test_sites_describe_themselves_before_any_weight_leaves() -> None:
 def test_personal_weights_do_not_travel() -> None:
     with pytest.raises(PolyclinicError, match="would carry its personal weights out of it"):
         engine_of(all_trained()).model(Broadcast(0, {}), "north")
+
+
+def with_plain(play: Play, **plain: Any) -> Play:
+    """A site that writes more beside its answer."""
+
+    def answer(request: Request) -> Reply:
+        reply = play(request)
+        assert reply is not None
+        blobs, about = from_records(reply.content)
+        return Reply(to_records(blobs, {**about, **plain}))
+
+    return answer
+
+
+def test_a_receipt_is_taken_off_and_kept_under_the_name_of_its_sender() -> None:
+    receipt = {"lines": 7, "sha256": "ab" * 32}
+    engine = engine_of(all_trained(north=with_plain(trained("north"), receipt=receipt)))
+    kept: list[tuple[str, Receipt]] = []
+    engine.on_receipt = lambda site, given: kept.append((site, given))
+    assert all(isinstance(answer, Update) for answer in train(engine).values()), "a site without one is an older one"
+    assert kept == [("north", Receipt(7, "ab" * 32))]
+
+
+@pytest.mark.parametrize("receipt", [None, [], {"lines": "7", "sha256": "ab" * 32}, {"lines": 7, "sha256": "<script>"}])
+def test_a_forged_receipt_is_a_failure_of_its_sender(receipt: Any) -> None:
+    engine = engine_of(all_trained(north=with_plain(trained("north"), receipt=receipt)))
+    kept: list[str] = []
+    engine.on_receipt = lambda site, _: kept.append(site)
+    answers = train(engine)
+    assert "its receipt is not a number of lines and a SHA-256" in reason(answers["north"])
+    assert isinstance(answers["south"], Update)
+    assert kept == []
+
+
+def test_a_site_gives_no_receipt_in_the_name_of_another() -> None:
+    receipt = {"lines": 7, "sha256": "ab" * 32}
+    engine = engine_of(all_trained(north=with_plain(trained("south"), receipt=receipt)))
+    kept: list[str] = []
+    engine.on_receipt = lambda site, _: kept.append(site)
+    assert "answered as 'south'" in reason(train(engine)["north"])
+    assert kept == []

@@ -31,7 +31,8 @@ from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.toolbox.privacy.accounting import epsilon_after, noise_for
 from polyclinic.components.toolbox.privacy.coverage import Coverage, coverage_of
-from polyclinic.components.toolbox.privacy.noise import SECRET_BYTES, as_tensor, fingerprint, new_secret, normal
+from polyclinic.components.toolbox.privacy.noise import fingerprint, new_secret, normal
+from polyclinic.components.toolbox.privacy.releases import add_release
 from polyclinic.components.toolbox.privacy.report import summary_of
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Tensors, Update
@@ -151,10 +152,7 @@ class Privacy(Component):
         purpose = f"{update.site}\x1f{update.round}\x1f{self.settings.clip}\x1f{self.noise}"
         secret = self._secret()
         mark = fingerprint(secret, purpose, change)
-        known = self.ledger.get("releases", torch.empty(0, SECRET_BYTES, dtype=torch.uint8))
-        if not bool((known == as_tensor(mark)).all(1).any()):
-            known = torch.cat([known, as_tensor(mark)[None]])
-        self.ledger["releases"] = known
+        add_release(self.ledger, mark, 0.0 if self.settings.seeded else self.noise)
         return fingerprint(secret, purpose, {}) if self.settings.seeded else mark
 
     def _secret(self) -> bytes:

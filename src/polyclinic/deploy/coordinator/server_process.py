@@ -24,9 +24,11 @@ from polyclinic.exchange.request import Request
 from polyclinic.federation.observer import Observer, Observers
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import make_recipe, parse_recipe
+from polyclinic.recipe.fingerprint import recipe_sha256
 from polyclinic.runs.event_recorder import EventRecorder
 from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.live_view import Live
+from polyclinic.runs.receipt_book import ReceiptBook
 from polyclinic.runs.remote_execution import RemoteExecution, refuse_impossible
 from polyclinic.runs.server_log import ServerLog
 from polyclinic.runs.tracking import trackers_for
@@ -63,14 +65,18 @@ def _serve(grid: Grid, plan: Launch, folder: RunFolder, files: LaunchFiles) -> d
     observer: Observer = Observers(
         [EventRecorder(folder), live, ServerLog(files.log), Relay(files.relay), *trackers_for(recipe, folder)]
     )
+    observer.on_message(f"recipe sha256 {recipe_sha256(recipe)}")
     ask = None if plan.named else lambda number: _name_of(grid, number, plan)
     nodes = Nodes(grid, plan.sites, ask)
+
+    receipts = ReceiptBook(folder.receipts_file, observer.on_message)
 
     def engine_for(part: str, shipped: Recipe, text: str) -> FlowerEngine:
         limit = int(shipped.engine.max_message_mb * _MB)
         return FlowerEngine(
-            grid, nodes, plan.run, part, text, limit, shipped.engine.deadline, shipped.engine.grace, observer
-        )
+            grid, nodes, plan.run, part, text, limit, shipped.engine.deadline, shipped.engine.grace, observer,
+            on_receipt=receipts.add,
+        )  # fmt: skip
 
     with live:
         summary = RemoteExecution(recipe, plan.sites, plan.federation, folder, engine_for, observer, plan.resume).run()

@@ -61,8 +61,13 @@ def read_public_key(path: Path) -> PublicKey:
     return _describe(key)
 
 
+def fingerprint_of(line: str) -> str:
+    """The fingerprint of a public key's line, as ``ssh-keygen -l`` shows it."""
+    digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
+    return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
+
+
 def _describe(key: ec.EllipticCurvePublicKey) -> PublicKey:
     line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-    digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
     # OpenSSH's format knows these three curves alone: 256, 384 and 521 bits.
-    return PublicKey(f"P-{key.curve.key_size}", f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}", line)
+    return PublicKey(f"P-{key.curve.key_size}", fingerprint_of(line), line)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ import torch
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation
 from polyclinic.data.sitedata import SiteData
+from polyclinic.deploy.site.privacy_ledger import Spending
 from polyclinic.exchange.messages import Broadcast, tensor_bytes
 from polyclinic.federation.site_policy import (
     Policy,
@@ -22,7 +22,6 @@ from polyclinic.federation.site_policy import (
     refusal_of_plugins,
     refusal_of_privacy,
 )
-from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.workspace import Workspace
 
 
@@ -36,14 +35,15 @@ def refuse(reason: str | None) -> None:
         raise RefusedError(reason)
 
 
-def refusal(workspace: Workspace, policy: Policy) -> str | None:
+def refusal(workspace: Workspace, policy: Policy, spending: Spending) -> str | None:
     """Why a method may not run here, as far as that can be told before it runs, or ``None``."""
     protocol = workspace.recipe.protocol
     trainings = protocol.folds if protocol.kind == "k-fold" else 1
+    planned = max(0, trainings * workspace.recipe.training.rounds - spending.of_run)
     return (
         refusal_of_plugins(policy, workspace.recipe.plugins)
         or refusal_of_method(policy, workspace.method.name, workspace.declared())
-        or refusal_of_privacy(policy, workspace.components, trainings * workspace.recipe.training.rounds)
+        or refusal_of_privacy(policy, workspace.components, spending.noises, planned)
         or refusal_of_bytes(policy, tensor_bytes(workspace.initial_exchanged))
     )
 
@@ -70,12 +70,6 @@ def require_model(workspace: Workspace, broadcast: Broadcast) -> None:
     missing = sorted(workspace.exchanged - broadcast.weights.keys())
     if missing:
         raise PolyclinicError(f"the server's weights are not those of this model: '{missing[0]}' is missing")
-
-
-def releases(run: Path) -> int:
-    """The number of noisy updates in a run's ledgers, over all parts of the protocol: they used the same images."""
-    ledgers = [SiteStore(file.parent).ledgers() for file in run.glob("*/ledger.safetensors")]
-    return sum(len(ledger.get("privacy", {}).get("releases", ())) for ledger in ledgers)
 
 
 def too_few(workspace: Workspace, data: SiteData, policy: Policy) -> str | None:

@@ -19,11 +19,11 @@ from polyclinic.data.federation import Federation, Item, item_header
 from polyclinic.data.formats import stem_of
 from polyclinic.data.imageset import ImageSet, Sample
 from polyclinic.data.sitedata import SiteData
+from polyclinic.deploy.keys.signatures import KeyFile
 from polyclinic.deploy.site.admission import (
     RefusedError,
     refusal,
     refuse,
-    releases,
     require_model,
     require_task,
     task_of,
@@ -31,7 +31,9 @@ from polyclinic.deploy.site.admission import (
 )
 from polyclinic.deploy.site.case_sets import CaseSets, scored_samples
 from polyclinic.deploy.site.disk_limits import tidy_home
+from polyclinic.deploy.site.privacy_ledger import PrivacyLedger, Spending
 from polyclinic.deploy.site.recipe_checks import refusal_before_data
+from polyclinic.deploy.site.run_recipe import RunRecipe
 from polyclinic.deploy.site.settings import SiteSettings
 from polyclinic.deploy.site.work_limits import LONGEST_RECIPE, refusal_of_images, refusal_of_training
 from polyclinic.evaluation.protocols import ProtocolPart, site_part, split_files
@@ -44,6 +46,7 @@ from polyclinic.exchange.messages import (
     Update,
     to_tensors,
 )
+from polyclinic.exchange.receipts import Receipt, with_receipt
 from polyclinic.exchange.request import Request
 from polyclinic.exchange.serialization import decode, encode
 from polyclinic.exchange.tensor_names import Blobs
@@ -52,14 +55,17 @@ from polyclinic.federation.site_policy import (
     Policy,
     limited,
     load_policy,
+    privacy_of,
     refusal_of_bytes,
     refusal_of_privacy,
+    refusal_of_recipe,
 )
 from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.workspace import Workspace
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import make_recipe, parse_recipe
+from polyclinic.recipe.fingerprint import AskedRecipe, read_asked
 from polyclinic.runs.part_scoring import require_spacing
 from polyclinic.runs.plan import plan_run, prepare_items, require_training_data, site_data
 
@@ -85,8 +91,12 @@ class RequestHandler:
     def __init__(self, settings: SiteSettings, log: Callable[[str], None] = lambda _: None) -> None:
         self.settings, self.log = settings, log
         self.home = Path(settings.home)
-        self.audit = AuditLog(self.home / "audit.jsonl")
+        signer = KeyFile(Path(settings.key)) if settings.key else None
+        self.audit = AuditLog(self.home / "audit.jsonl", signer)
+        self.privacy = PrivacyLedger(self.home)
         self._open: _OpenRecipe | None = None
+        self._asked_recipe: AskedRecipe | None = None
+        self._receipt: Receipt | None = None
         self.device_failed = False
 
     def serve(self, blobs: Mapping[str, bytes], about: Any) -> tuple[Blobs, dict[str, Any]]:
@@ -95,15 +105,17 @@ class RequestHandler:
             reply = self.answer(Request.from_tensors(decode(blobs), about))
         except PolyclinicError as error:
             self.log(str(error))
-            reply = self._audited("", "", Failure(self.settings.name, -1, str(error)))
+            asked = read_asked(about.get("recipe") if isinstance(about, Mapping) else None)
+            reply = self._audited(Request("", "", "", ""), asked, Failure(self.settings.name, -1, str(error)))  # type: ignore[arg-type]
         tensors, plain = to_tensors(reply)
-        return encode(tensors), plain
+        return encode(tensors), with_receipt(plain, self._receipt) if self._receipt else plain
 
     def answer(self, request: Request) -> Message:
         """The reply to a request; an error at the site becomes a failure with one sentence."""
         number, name = request.broadcast.round, self.settings.name
+        asked = self._asked(request.recipe)
         try:
-            reply = self._work(request)
+            reply = self._work(request, asked)
         except RefusedError as reason:
             reply = Failure(name, number, f"refused: {reason}")
         except PolyclinicError as error:
@@ -116,7 +128,7 @@ class RequestHandler:
             sentence = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             reply = Failure(name, number, self._without_names(sentence))
         self._log_reply(request, reply)
-        return self._audited(request.run, request.part, reply)
+        return self._audited(request, asked, reply)
 
     def _without_names(self, text: str) -> str:
         """An error's sentence for the server; one that names a file or an image of the site stays in the site's log."""
@@ -137,20 +149,33 @@ class RequestHandler:
         candidates = (name for name in names if len(name) >= _SHORTEST_NAME and name in text)
         return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in candidates)
 
-    def _work(self, request: Request) -> Message:
+    def _asked(self, text: str) -> AskedRecipe:
+        """The recipe of a request with its fingerprint, computed once."""
+        if self._asked_recipe is None or self._asked_recipe.text != text:
+            self._asked_recipe = read_asked(text)
+        return self._asked_recipe
+
+    def _work(self, request: Request, asked: AskedRecipe) -> Message:
         if request.site and request.site != self.settings.name:
             raise PolyclinicError(
                 f"the coordinator knows this site's key as '{request.site}', and the site calls itself "
                 f"'{self.settings.name}'; start it with --name {request.site}"
             )
         policy = load_policy(Path(self.settings.policy) if self.settings.policy else None)
+        refuse(refusal_of_recipe(policy, asked.sha256))
+        run_recipe = RunRecipe(self.home / "runs" / request.run)
+        run_recipe.require(asked)
         refuse(tidy_home(self.home, policy, request.run, self.log))
         opened = self._opened(request.recipe, policy)
         if request.act == "describe":
-            return self._describe(opened, policy, request)
-        refuse(refusal(opened.workspace, policy))
+            description = self._describe(opened, policy, request)
+            if not description.refusal:
+                run_recipe.remember(asked)
+            return description
+        refuse(refusal(opened.workspace, policy, self._spending(policy, request.run)))
         require_task(opened.federation, request.task)
         require_model(opened.workspace, request.broadcast)
+        run_recipe.remember(asked)
         run = self.home / "runs" / request.run
         part = self._part(opened, request.part, policy)
         self._require_same_split(part, run / request.part / "split.mark")
@@ -165,15 +190,18 @@ class RequestHandler:
         require_training_data(data, opened.workspace)
         refuse(too_few(opened.workspace, data, policy))
         refuse(refusal_of_training(policy, opened.workspace, data))
-        refuse(refusal_of_privacy(policy, opened.workspace.components, max(1, releases(run))))
+        self._check_privacy(opened, policy, request, will_release=True)
         sets = self._case_sets()
         # A site with a minimum of 1 lets single cases out: it compares nothing, and remembers nothing.
         compares = policy.minimum_images > 1
         used = sets.of_training(opened.workspace, data, request.broadcast.round) if compares else {}
         sets.check(used, policy.minimum_images)
         update = site.train(opened.workspace, request.broadcast)
+        if privacy_of(opened.workspace.components) is not None:
+            ledger = site.store.ledgers().get("privacy", {})
+            self.privacy.enter(request.run, request.part, update.round, asked.sha256, ledger)
         # A repeated round gives the update of before and spends nothing; only now does the ledger tell.
-        refuse(refusal_of_privacy(policy, opened.workspace.components, releases(run)))
+        self._check_privacy(opened, policy, request, will_release=False)
         refuse(refusal_of_bytes(policy, update.bytes))
         sets.remember(used)
         return update
@@ -191,6 +219,17 @@ class RequestHandler:
         sets.check(used, policy.minimum_images if policy.per_case_metrics == "no" else 1)
         sets.remember(used)
         return scores
+
+    def _spending(self, policy: Policy, run: str) -> Spending:
+        """What privacy has spent in all runs; without a limit it does not matter."""
+        return Spending() if policy.max_epsilon is None else self.privacy.spending(run)
+
+    def _check_privacy(self, opened: _OpenRecipe, policy: Policy, request: Request, will_release: bool) -> None:
+        """Refuse an update that the limit of all runs does not allow, before it is made or before it leaves."""
+        if policy.max_epsilon is not None:
+            new = will_release and not self.privacy.holds(request.run, request.part, request.broadcast.round)
+            spent = self._spending(policy, request.run).noises
+            refuse(refusal_of_privacy(policy, opened.workspace.components, spent, int(new)))
 
     def _opened(self, text: str, policy: Policy) -> _OpenRecipe:
         """The recipe of a request with this site's own folder, device and encoder; built once."""
@@ -280,7 +319,7 @@ class RequestHandler:
         return Description(
             self.settings.name, request.broadcast.round, task_of(federation), counts, spaced,
             self._fingerprint(part.split.to_csv()), installed_versions(),
-            refusal=refusal(opened.workspace, policy) or "",
+            refusal=refusal(opened.workspace, policy, self._spending(policy, request.run)) or "",
         )  # fmt: skip
 
     def _require_same_split(self, part: ProtocolPart, file: Path) -> None:
@@ -303,10 +342,13 @@ class RequestHandler:
             write_private(file, secrets.token_bytes(32))
         return file.read_bytes()
 
-    def _audited(self, run: str, part: str, reply: Message) -> Message:
+    def _audited(self, request: Request, asked: AskedRecipe, reply: Message) -> Message:
         """Write a reply to the audit log; one that cannot be logged does not leave."""
+        about = {"act": request.act, **asked.audit_fields()}
+        self._receipt = None
         try:
-            self.audit.add(run, part, *to_tensors(reply))
+            self.audit.add(request.run, request.part, *to_tensors(reply), about)
+            self._receipt = self.audit.receipt
         except PolyclinicError as error:
             self.log(str(error))
             return Failure(self.settings.name, reply.round, "the site's audit log cannot be written")

@@ -21,6 +21,8 @@ class SiteSettings:
     device: str | None = None
     encoder: str | None = None
     case_pattern: str | None = None
+    key: str | None = None
+    """File of the site's private key, which signs the head of the audit log."""
 
 
 def default_home(site: str) -> Path:

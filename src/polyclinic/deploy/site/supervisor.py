@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_json
+from polyclinic.deploy.keys.signatures import KeyFile
 from polyclinic.deploy.site.message_loop import Answer, MessageLoop
 from polyclinic.deploy.site.server_connection import ServerConnection
 from polyclinic.deploy.site.settings import SiteSettings
@@ -77,7 +78,13 @@ class SiteSupervisor:
             raise PolyclinicError(f"{self.messages.problem}.")
 
     def _policy(self) -> Policy:
-        return load_policy(Path(self.settings.policy) if self.settings.policy else None)
+        try:
+            return load_policy(Path(self.settings.policy) if self.settings.policy else None)
+        except PolyclinicError as error:
+            self.log(str(error))  # it names a file of the site, and stays there
+            raise PolyclinicError(
+                "something is wrong with the site's policy, so nothing leaves; its log says what"
+            ) from error
 
     def _ask(self, blobs: Blobs, about: dict[str, Any], stop: Event) -> Answer:
         policy = self._policy()
@@ -89,17 +96,20 @@ class SiteSupervisor:
     def _fail(self, reason: str, request: Mapping[str, Any]) -> Answer:
         """The answer to a request that the worker did not answer; it leaves the site, so the audit log lists it."""
         from polyclinic.exchange.audit import AuditLog
+        from polyclinic.exchange.receipts import with_receipt
+        from polyclinic.recipe.fingerprint import read_asked
 
         broadcast = request.get("broadcast")
         number = broadcast.get("round") if isinstance(broadcast, dict) else None
-        about = {
+        about: dict[str, Any] = {
             "kind": "Failure", "site": self.settings.name, "round": number if isinstance(number, int) else -1,
             "reason": reason,
         }  # fmt: skip
-        run, part = (str(request.get(key, ""))[:100] for key in ("run", "part"))
+        run, part, act = (str(request.get(key, ""))[:100] for key in ("run", "part", "act"))
+        log = AuditLog(self.home / "audit.jsonl", KeyFile(Path(self.settings.key)) if self.settings.key else None)
         try:
-            AuditLog(self.home / "audit.jsonl").add(run, part, {}, about)
+            log.add(run, part, {}, about, {"act": act, **read_asked(request.get("recipe")).audit_fields()})
         except PolyclinicError as error:
             self.log(str(error))
-            about["reason"] = "the site's audit log cannot be written"
-        return {}, about
+            return {}, {**about, "reason": "the site's audit log cannot be written"}
+        return {}, with_receipt(about, log.receipt)

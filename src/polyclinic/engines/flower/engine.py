@@ -6,7 +6,7 @@ A site that is disconnected, late, restarted or sends an invalid answer is a fai
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from queue import Empty, Queue
 from threading import Thread
@@ -32,6 +32,7 @@ from polyclinic.exchange.messages import (
     Update,
     from_tensors,
 )
+from polyclinic.exchange.receipts import Receipt, take_receipt
 from polyclinic.exchange.request import Request
 from polyclinic.exchange.serialization import decode, encode
 from polyclinic.federation.observer import Observer
@@ -76,6 +77,8 @@ class FlowerEngine:
     observer: Observer = field(default_factory=Observer)
     task: dict[str, Any] = field(default_factory=dict)
     """The task that the sites agreed on; a site with another task refuses."""
+    on_receipt: Callable[[str, Receipt], None] = lambda *_: None
+    """Is told how a site's audit log ends, with each of its answers."""
     partial: ClassVar[bool] = True
 
     def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
@@ -223,11 +226,14 @@ class _Exchange:
             return self._failure(site, f"its app failed: {reply.error.reason or reply.error.code}")
         try:
             blobs, about = from_records(reply.content, self.engine.limit)
+            receipt = take_receipt(about)
             answer = from_tensors(decode(blobs), about)
         except Exception as error:  # hostile bytes may raise anything, and must not end the round
             return self._failure(site, f"sent an answer that cannot be read: {error}")
         if isinstance(answer, Broadcast) or answer.site != site:
             return self._failure(site, f"answered as '{getattr(answer, 'site', 'the server')}'")
+        if receipt is not None:
+            self.engine.on_receipt(site, receipt)
         if isinstance(answer, Failure):
             return self._failure(site, answer.reason)
         if isinstance(answer, Evaluation):

@@ -7,7 +7,7 @@ from math import erfc, exp, inf, isclose, sqrt
 
 import pytest
 
-from polyclinic.components.toolbox.privacy.accounting import epsilon_after, noise_for
+from polyclinic.components.toolbox.privacy.accounting import epsilon_after, epsilon_of, noise_for, noise_left
 from polyclinic.core.errors import PolyclinicError
 
 
@@ -62,3 +62,38 @@ def test_a_missing_package_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(PolyclinicError, match=r"pip install 'polyclinic\[privacy\]'"):
         epsilon_after(7, 1.234, 1e-5)
+
+
+def test_releases_with_different_noises_compose_as_the_library_does() -> None:
+    import dp_accounting
+    from dp_accounting import pld
+
+    noises = [4.0] * 10 + [9.0] * 30 + [2.0]
+    accountant = pld.PLDAccountant()
+    for noise in noises:
+        accountant.compose(dp_accounting.GaussianDpEvent(noise))
+    assert isclose(epsilon_of(noises, 1e-5), accountant.get_epsilon(1e-5), rel_tol=1e-3)
+
+
+def test_equal_noises_give_the_number_of_before_bit_for_bit() -> None:
+    for count, noise in ((1, 1.0), (3, 0.7), (200, 11.0)):
+        assert epsilon_of([noise] * count, 1e-5) == epsilon_after(count, noise, 1e-5)
+    assert epsilon_of([], 1e-5) == 0
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-12, 1e-160, 1e-300, 5e-324])
+def test_one_release_without_noise_has_no_bound_whatever_the_others_have(noise: float) -> None:
+    assert epsilon_of([noise, 5.0, 1e300], 1e-5) == inf
+    assert epsilon_of([noise], 1e-5) == inf
+
+
+def test_the_noise_that_is_left_spends_the_rest_and_no_more() -> None:
+    spent = [3.0, 4.0, 1e300]
+    least = noise_left(spent, 5, 1e-5)
+    assert least is not None
+    assert isclose(epsilon_of([*spent, least], 1e-5), 5, rel_tol=1e-6)
+    assert noise_left([0.5], 5, 1e-5) is None
+    assert noise_left([0.0], 5, 1e-5) is None
+    first = noise_left([], 5, 1e-5)
+    assert first is not None
+    assert isclose(first, noise_for(5, 1e-5, 1), rel_tol=1e-9)

@@ -1,0 +1,102 @@
+"""One fingerprint for what a site is asked to do, whatever a text looks like, and another for anything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyclinic.recipe import Recipe
+from polyclinic.recipe.files import load_recipe, make_recipe, recipe_text
+from polyclinic.recipe.fingerprint import NOT_COVERED, AskedRecipe, differing_keys, read_asked, recipe_sha256
+from polyclinic.runs.folder import CHANGEABLE_KEYS
+
+
+def test_the_text_of_a_file_and_the_text_that_travels_have_one_fingerprint() -> None:
+    recipe = load_recipe("demo-nuclei")
+    asked = read_asked(recipe_text(recipe))
+    assert asked.sha256 == recipe_sha256(recipe)
+    assert asked.method == recipe.method
+    assert len(asked.sha256) == len(asked.text_sha256) == 64
+    assert asked.sha256 != asked.text_sha256
+    assert read_asked("method = 'fedavg'").sha256 == read_asked("seed = 0\nmethod = ' fedavg '").sha256
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"federation": "/elsewhere"},
+        {"tracking": {"tensorboard": True}},
+        {"engine": {"name": "flower", "deadline": 5, "device": "cuda:1", "threads": 2}},
+        {"data": {"sites": ["north"], "cache": "/tmp/x"}},
+        {"training": {"quorum": 1}},
+        {"evaluation": {"units": "mm"}},
+    ],
+)
+def test_what_the_site_decides_or_a_run_may_change_is_left_out(change: dict[str, Any]) -> None:
+    plain: dict[str, Any] = {"federation": "demo:nuclei"}
+    assert recipe_sha256(make_recipe({**plain, **change})) == recipe_sha256(make_recipe(plain))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": "fedprox"},
+        {"method": "fedavg+privacy(noise=1)"},
+        {"seed": 1},
+        {"plugins": ["mine"]},
+        {"training": {"rounds": 21}},
+        {"training": {"local_epochs": 2}},
+        {"data": {"split": [0.5, 0.25, 0.25]}},
+        {"data": {"case_pattern": "(a)"}},
+        {"protocol": {"kind": "k-fold"}},
+        {"evaluation": {"metrics": ["dice"]}},
+        {"network": {"width": 3}},
+        {"network": {"name": "pretrained", "model": "resnet18", "weights": "random"}},
+        {"network": {"name": "pretrained", "model": "resnet18", "sha256": "ab" * 32}},
+        {"policies": {"buffers": "keep"}},
+    ],
+)
+def test_all_else_is_covered(change: dict[str, Any]) -> None:
+    plain: dict[str, Any] = {"federation": "demo:nuclei"}
+    assert recipe_sha256(make_recipe({**plain, **change})) != recipe_sha256(make_recipe(plain))
+
+
+def test_what_a_resumed_run_may_change_is_not_covered() -> None:
+    """Else a server could not go on with --resume and another deadline."""
+    for key in CHANGEABLE_KEYS:
+        assert any(key == left_out or key.startswith(f"{left_out}.") for left_out in NOT_COVERED), key
+
+
+def test_every_key_that_is_left_out_exists() -> None:
+    table = make_recipe({"federation": "x"}).model_dump()
+    for key in NOT_COVERED:
+        section, _, name = key.rpartition(".")
+        assert key == "network.weights" or name in (table[section] if section else table), key
+
+
+@pytest.mark.parametrize(
+    "text", [None, 5, "not toml [", "colour = 1", "network = 5", "a = " + "[" * 100_000, "x" * (2**20 + 1), "\ud800"]
+)
+def test_what_is_no_recipe_has_no_fingerprint_and_raises_nothing(text: Any) -> None:
+    asked = read_asked(text)
+    assert (asked.sha256, asked.method) == ("", "")
+    assert bool(asked.text_sha256) == isinstance(text, str)
+    assert AskedRecipe().audit_fields() == {"recipe_sha256": "", "recipe_text_sha256": "", "method": ""}
+
+
+def test_a_path_in_a_server_s_recipe_reads_no_file(tmp_path: Path) -> None:
+    """The hash of a file that the server names would leave with the sentence of a refusal."""
+    secret = tmp_path / "secret"
+    texts = []
+    for content in ("one", "two"):
+        secret.write_text(content)
+        texts.append(read_asked(f'[network]\nname = "pretrained"\nmodel = "resnet18"\nweights = "{secret}"').sha256)
+    assert texts[0] == texts[1] != ""
+
+
+def test_keys_that_differ_are_named() -> None:
+    first = Recipe(federation="x")
+    other = make_recipe({"federation": "y", "training": {"lr": 0.5, "rounds": 3}, "engine": {"deadline": 3}})
+    assert differing_keys(recipe_text(first), recipe_text(other)) == ["training.lr", "training.rounds"]

@@ -68,10 +68,11 @@ class StateMemory:
 
 
 class SiteStore:
-    """Files ``round-00007.safetensors``: the newest, and the one before it.
+    """Files ``round-00007.safetensors``: the newest, and the two before it.
 
     The one before is what a repeated round starts from when the run was killed after this site had finished its part,
-    so that a resumed run takes exactly the same steps.
+    so that a resumed run takes exactly the same steps. The server may also take the round before back, after this site
+    has trained on its model.
     """
 
     def __init__(self, folder: Path, memory: StateMemory | None = None) -> None:
@@ -112,7 +113,7 @@ class SiteStore:
         tensors = join_names({**groups, **with_owners("component", state.components)})
         save_tensors(self._path(state.round), tensors, {"round": state.round, "best_round": state.best_round})
         self.memory.put(self.folder, state)
-        for number in self._rounds()[:-2]:
+        for number in self._rounds()[:-3]:
             self._path(number).unlink(missing_ok=True)
 
     def ledgers(self) -> dict[str, Tensors]:

@@ -17,6 +17,7 @@ from polyclinic.recipe.files import changed_keys, load_recipe, recipe_text
 
 CHANGEABLE_KEYS = (
     "training.quorum",
+    "training.max_update_ratio",
     "tracking.",
     "data.cache",
     "engine.deadline",

@@ -15,7 +15,7 @@ from polyclinic.data.federation import Task
 from polyclinic.exchange.checks import printable_line
 from polyclinic.exchange.messages import Description, Failure
 from polyclinic.federation.observer import Observer
-from polyclinic.federation.server import NoQuorumError
+from polyclinic.federation.recovery import NoQuorumError
 
 _TASK = TypeAdapter(Task)
 _COMPARED_PACKAGES = ("polyclinic", "torch", "monai", "flwr")

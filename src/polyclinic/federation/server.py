@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, isnan
 from pathlib import Path
@@ -33,6 +33,8 @@ from polyclinic.federation.recovery import (
 from polyclinic.federation.update_bounds import UpdateBounds
 from polyclinic.federation.workspace import Workspace
 
+UpdateCheck = Callable[[Update], str | None]
+
 
 @dataclass
 class _RoundRecord:
@@ -61,9 +63,11 @@ class Server:
     """Broadcast, collect, check, aggregate, combine, validate, record, checkpoint."""
 
     def __init__(
-        self, workspace: Workspace, engine: Engine, sites: list[str], folder: Path, observer: Observer
-    ) -> None:
-        self.workspace, self.engine, self.observer = workspace, engine, observer
+        self, workspace: Workspace, engine: Engine, sites: list[str], folder: Path, observer: Observer,
+        own_check: UpdateCheck = lambda _: None,
+    ) -> None:  # fmt: skip
+        """``own_check`` is what only the caller can know of an update: why it must be refused, or ``None``."""
+        self.workspace, self.engine, self.observer, self.own_check = workspace, engine, observer, own_check
         self.settings = workspace.recipe.training
         self.sites = tuple(sorted(sites))
         self.declared = workspace.declared()
@@ -184,7 +188,7 @@ class Server:
                 self._refuse(answer.site, reason, record, answer.details)
                 continue
             problem = update_problem(answer, broadcast.weights, self.declared, broadcast.round)
-            problem = problem or bounds.accept(answer)
+            problem = problem or self.own_check(answer) or bounds.accept(answer)
             if problem is not None:
                 self._refuse(answer.site, printable_line(f"update refused: {problem}"), record)
                 continue

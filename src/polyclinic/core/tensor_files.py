@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import atomic_write
+from polyclinic.core.safetensors_header import require_header
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +39,8 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors import SafetensorError, safe_open
 
     try:
+        with path.open("rb") as raw:
+            require_header(raw)  # the file may be from elsewhere
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             about = json.loads((file.metadata() or {}).get("about", "{}"))

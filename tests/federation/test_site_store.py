@@ -77,7 +77,7 @@ def test_messages_survive_a_disk(message: Broadcast | Update, tmp_path: Path) ->
 
 
 def test_memory_holds_the_newest_states_up_to_its_limit(tmp_path: Path) -> None:
-    memory = StateMemory(limit_mb=40 * 2 / 2**20)
+    memory = StateMemory(limit_mb=40 * 2 / 10**6)
     stores = [SiteStore(tmp_path / name, memory) for name in "abc"]
     for store in stores:
         assert state(0).bytes == 32

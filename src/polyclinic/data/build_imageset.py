@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from polyclinic.core.files import cache_folder
+from polyclinic.core.wording import MB
 from polyclinic.data.federation import Federation, Item
 from polyclinic.data.imageset import ImageSet, Sample
 from polyclinic.data.prepared_cache import CacheRecord, cache_key, read_entry, write_entry
@@ -36,7 +37,7 @@ def build_imageset(
     if items and not entry.is_dir():
         shapes = _expected_shapes(items, federation, settings)
         count = sum(_count(shape) * (4 * federation.task.channels + 1) for shape in shapes)
-        if not always and count <= settings.memory_limit_mb * 2**20:
+        if not always and count <= settings.memory_limit_mb * MB:
             return _in_memory(shapes, items, federation, settings)
         write_entry(folder, entry.name, _records(items, federation, settings))
     return _with_samples(*(read_entry(entry) if items else ([], [], [])))

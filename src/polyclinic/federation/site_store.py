@@ -10,6 +10,7 @@ from safetensors.torch import save as to_bytes
 
 from polyclinic.core.files import write_private
 from polyclinic.core.tensor_files import load_tensors, save_tensors
+from polyclinic.core.wording import MB
 from polyclinic.exchange.messages import Tensors, tensor_bytes
 from polyclinic.exchange.tensor_names import join_names, owners_of, split_names, with_owners
 
@@ -45,7 +46,7 @@ class StateMemory:
     """Newest states of the sites of a process, up to a limit, beside their files: the oldest make room."""
 
     def __init__(self, limit_mb: float = 128) -> None:
-        self.limit = limit_mb * 2**20
+        self.limit = limit_mb * MB
         self._states: dict[Path, SiteState] = {}
 
     def put(self, folder: Path, state: SiteState) -> None:

@@ -53,7 +53,9 @@ class DataSettings(Section):
     case_pattern: str | None = Field(
         None, description="regular expression whose first group is the case of a file name"
     )
-    memory_limit_mb: float = Field(4096, ge=0, description="prepared tensors of a site above this are memory-mapped")
+    memory_limit_mb: float = Field(
+        4096, ge=0, description="prepared tensors of a site above this (MB, 10^6 bytes) are memory-mapped"
+    )
     cache: str | None = Field(None, description="folder of that cache; default: polyclinic's cache folder")
 
     @field_validator("labelled", mode="before")

@@ -97,7 +97,7 @@ def test_a_run_is_served_from_its_plan_and_its_end_is_written_down(launched: Lau
     engine = execution.engine_for("fold-1", execution.recipe, "the recipe")
     assert isinstance(engine, FlowerEngine)
     assert (engine.run, engine.part, engine.limit, engine.deadline, engine.grace) == (
-        "run-7", "fold-1", 3 * 2**20, 40, 5,
+        "run-7", "fold-1", 3 * 10**6, 40, 5,
     )  # fmt: skip
     assert "on_result" in launched.relay.read_text()
 

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_json, write_text
+from polyclinic.core.wording import MB
 from polyclinic.deploy.coordinator.event_relay import Relay
 from polyclinic.deploy.coordinator.launch import Launch, LaunchFiles
 from polyclinic.engines.flower.engine import FlowerEngine
@@ -30,8 +31,6 @@ from polyclinic.runs.live_view import Live
 from polyclinic.runs.remote_execution import RemoteExecution, refuse_impossible
 from polyclinic.runs.server_log import ServerLog
 from polyclinic.runs.tracking import trackers_for
-
-_MB = 2**20
 
 
 def serve(grid: Grid, config: Mapping[str, Any]) -> None:
@@ -67,7 +66,7 @@ def _serve(grid: Grid, plan: Launch, folder: RunFolder, files: LaunchFiles) -> d
     nodes = Nodes(grid, plan.sites, ask)
 
     def engine_for(part: str, shipped: Recipe, text: str) -> FlowerEngine:
-        limit = int(shipped.engine.max_message_mb * _MB)
+        limit = int(shipped.engine.max_message_mb * MB)
         return FlowerEngine(
             grid, nodes, plan.run, part, text, limit, shipped.engine.deadline, shipped.engine.grace, observer
         )
@@ -84,5 +83,5 @@ def _name_of(grid: Grid, number: int, plan: Launch) -> str | None:
     for reply in grid.send_and_receive([FlowerMessage(to_records({}, about), number, "query", ttl=120)], timeout=120):
         if not reply.has_error():
             with suppress(PolyclinicError):
-                return str(from_records(reply.content, _MB)[1].get("site"))
+                return str(from_records(reply.content, MB)[1].get("site"))
     return None

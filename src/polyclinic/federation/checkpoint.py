@@ -61,14 +61,18 @@ class Checkpoint:
         """
         model = {"weights": state.weights, _UNSEEN: unseen}
         if new_best:
-            _keep(self.best, self.best_before)
+            if _round_of(self.best) != state.best_round:  # else the round is repeated after a kill
+                _keep(self.best, self.best_before)
             save_tensors(self.best, join_names(model), {"round": state.best_round})
         else:
             self.best_before.unlink(missing_ok=True)
         # The state is written whole before the older one moves: a kill never leaves two equal ones for long.
         save_tensors(self._next, *_flat(state, unseen))
-        _keep(self.server, self.server_before)
-        self._next.replace(self.server)
+        try:
+            _keep(self.server, self.server_before)
+            self._next.replace(self.server)
+        finally:
+            self._next.unlink(missing_ok=True)
 
     def can_take_back(self, number: int) -> bool:
         """Whether a round, which must be the newest, can be taken back."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import read_json, write_json, write_text
+from polyclinic.core.files import append_text, read_json, write_json, write_text
 from polyclinic.core.locks import exclusive_lock
 from polyclinic.core.version import installed_versions
 from polyclinic.recipe import Recipe
@@ -120,13 +120,7 @@ class RunFolder:
         self._append(self.log_file, text.rstrip() + "\n")
 
     def _append(self, path: Path, text: str) -> None:
-        try:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            raise PolyclinicError(
-                f"{path}: cannot be written ({error.strerror or error}); free some space and go on with --resume."
-            ) from error
+        append_text(path, text, "free some space and go on with --resume")
 
     def summary(self) -> dict[str, Any] | None:
         """The summary of a finished run."""

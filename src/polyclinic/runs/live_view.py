@@ -183,6 +183,8 @@ class Live(LiveView):
         with suppress(OSError):
             temporary.write_text(json.dumps(self.view), encoding="utf-8")
             temporary.replace(self.path)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def recorded(folder: RunFolder) -> dict[str, Any]:

@@ -32,6 +32,8 @@ from polyclinic.runs.remote_execution import RemoteExecution, refuse_impossible
 from polyclinic.runs.server_log import ServerLog
 from polyclinic.runs.tracking import trackers_for
 
+_RESERVE = 2**16  # bytes that are kept free for the outcome
+
 
 def serve(grid: Grid, config: Mapping[str, Any]) -> None:
     """Serve a run to its end; how it ended is written beside it."""
@@ -39,20 +41,28 @@ def serve(grid: Grid, config: Mapping[str, Any]) -> None:
     files = LaunchFiles(folder.path)
     files.folder.mkdir(parents=True, exist_ok=True)
     write_text(files.pid, str(os.getpid()))
+    write_text(files.reserve, _RESERVE * " ")
     try:
         plan = Launch.load(folder.path) if config.get("run") else Launch.from_config(config, folder.path)
         # A server that was killed a moment ago may still be on its way out.
         with folder.locked(patience=60):
             summary = _serve(grid, plan, folder, files)
-        write_json(files.outcome, {"finished": True, "average": summary["average"]})
+        _write_outcome(files, {"finished": True, "average": summary["average"]})
     except PolyclinicError as error:
-        write_json(files.outcome, {"finished": False, "error": str(error)})
+        _write_outcome(files, {"finished": False, "error": str(error)})
         print(f"error: {error}", file=sys.stderr, flush=True)
         raise SystemExit(2) from error
     except Exception as error:
-        folder.log(traceback.format_exc())
-        write_json(files.outcome, {"finished": False, "error": f"{type(error).__name__}: {error}", "bug": True})
+        with suppress(PolyclinicError):
+            folder.log(traceback.format_exc())
+        _write_outcome(files, {"finished": False, "error": f"{type(error).__name__}: {error}", "bug": True})
         raise
+
+
+def _write_outcome(files: LaunchFiles, outcome: dict[str, Any]) -> None:
+    """Say how the run ended, in the space that was kept for it: the disk may be full."""
+    files.reserve.unlink(missing_ok=True)
+    write_json(files.outcome, outcome)
 
 
 def _serve(grid: Grid, plan: Launch, folder: RunFolder, files: LaunchFiles) -> dict[str, Any]:

@@ -78,8 +78,8 @@ def test_the_newest_round_can_be_taken_back(tmp_path: Path) -> None:
         checkpoint.save(state_after(rounds, rounds - 1), True, {"n": torch.tensor([float(rounds)])})
     assert checkpoint.can_take_back(2)
     assert not checkpoint.can_take_back(1)
-    back = checkpoint.take_back(first, [(2, "west")])
-    assert (back.round, back.best_round, back.returns, back.weights["w"].item()) == (2, 1, [(2, "west")], 2.0)
+    back = checkpoint.take_back(first, [(2, "west", "y")])
+    assert (back.round, back.best_round, back.returns, back.weights["w"].item()) == (2, 1, [(2, "west", "y")], 2.0)
     assert checkpoint.load_model("best")[0]["w"].item() == 2.0
     assert checkpoint.load_model("last")[1]["n"].item() == 2.0
     assert not checkpoint.can_take_back(1), "two rounds are not kept"
@@ -90,8 +90,8 @@ def test_the_first_round_is_taken_back_to_the_start(tmp_path: Path) -> None:
     checkpoint, first = Checkpoint(tmp_path), ServerState(weights={"w": torch.tensor([0.0])})
     checkpoint.save(state_after(1, 0), True, {})
     assert checkpoint.can_take_back(0)
-    back = checkpoint.take_back(first, [(0, "west")])
-    assert (back.round, back.best_round, back.weights["w"].item(), back.returns) == (0, None, 0.0, [(0, "west")])
+    back = checkpoint.take_back(first, [(0, "west", "y")])
+    assert (back.round, back.best_round, back.weights["w"].item(), back.returns) == (0, None, 0.0, [(0, "west", "y")])
     assert not checkpoint.best.exists()
 
 

@@ -90,16 +90,16 @@ def test_a_poisoned_model_is_taken_back_and_the_run_ends_as_if_the_site_had_been
         (weights, _, best), (wanted, _, wanted_best) = (s.checkpoint.load_model(which) for s in (poisoned, honest))
         assert best == wanted_best
         assert_same(weights, wanted)
-    assert (number, "west", "left out: its update spoilt this round") in keeper.refusals
-    repeated = [event for event in keeper.events if event["round"] == number][-1]
-    assert repeated["refused"] == {"west": "left out: its update spoilt this round"}
+    why = "left out of the repeated round: most sites could not train on the model that came of its update"
+    assert (number, "west", why) in keeper.refusals
+    assert [event for event in keeper.events if event["round"] == number][-1]["refused"] == {"west": why}
     assert keeper.events[-1]["refused"] == {}, "it may come back"
 
 
 def test_a_site_that_poisons_every_round_is_left_out_for_good(tmp_path: Path) -> None:
     server = server_of(Poisoned, tmp_path, 0, 1, 2, 3, 4, total=5, method="fedavg", keeper=(keeper := Keeper()))
     server.fit()
-    assert server.state.returns == [(0, "west"), (1, "west")]
+    assert [(number, site) for number, site, _ in server.state.returns] == [(0, "west"), (1, "west")]
     last = {event["round"]: event["refused"] for event in keeper.events}
     assert all("left out" in refused["west"] for refused in last.values())
     assert float(server.state.weights["classifier.bias"].abs().max()) < HARMFUL
@@ -134,7 +134,8 @@ def test_a_negative_variance_shows_in_the_validation_and_is_taken_back(tmp_path:
     recipe = tiny_recipe(network={"norm": "batch"})
     server = tiny_server(tmp_path / "a", recipe, observer=(keeper := Keeper()), engine=spoiling("west", spoil))
     server.round()
-    assert keeper.events[0]["refused"] == {"west": "left out: its update spoilt this round"}
+    why = "left out of the repeated round: no site got finite outputs from the model that came of its update"
+    assert keeper.events[0]["refused"] == {"west": why}
     honest = tiny_server(tmp_path / "b", recipe, engine=spoiling("west", fail))
     honest.round()
     assert_same(server.state.weights, honest.state.weights)
@@ -176,9 +177,10 @@ def test_when_a_training_collapsed() -> None:
 
 
 def test_who_is_left_out_and_who_is_suspected() -> None:
-    assert left_out([(3, "a"), (3, "b")], 3).keys() == {"a", "b"}
-    assert left_out([(3, "a"), (3, "b")], 4) == {}
-    assert left_out([(3, "a"), (7, "a")], 9) == {"a": "left out: two rounds had to be taken back for it"}
+    assert left_out([(3, "a", "x"), (3, "b", "y")], 3)["b"] == "left out of the repeated round: y"
+    assert left_out([(3, "a", "x"), (3, "b", "y")], 3).keys() == {"a", "b"}
+    assert left_out([(3, "a", "x"), (3, "b", "y")], 4) == {}
+    assert left_out([(3, "a", "x"), (7, "a", "y")], 9) == {"a": "left out: two rounds had to be taken back for it"}
     usual = [[0.0, 1.0, 1.0]]
     assert suspect({"a": usual, "b": [[0.0, 9.0, 1.0]]}, 0) is None, "not far enough from the others"
     assert suspect({"a": usual, "b": [[0.0, 11.0, 1.0]]}, 0) == "b"

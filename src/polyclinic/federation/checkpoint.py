@@ -10,7 +10,7 @@ from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import atomic_write
-from polyclinic.core.tensor_files import load_tensors, save_tensors
+from polyclinic.core.tensor_files import load_about, load_tensors, save_tensors
 from polyclinic.exchange.messages import Tensors
 from polyclinic.exchange.tensor_names import join_names, owners_of, split_names, with_owners
 from polyclinic.federation.recovery import Returns
@@ -18,7 +18,8 @@ from polyclinic.federation.update_bounds import NormHistory
 
 _OWNED = ("shared", "component", "unseen")
 _UNSEEN = "unseen/"  # tensors of no component, in a group that has owners
-_PLAIN = ("round", "best_round", "best_dice", "best_scores", "stale", "stopped", "norms", "returns")
+_PLAIN = ("round", "best_round", "best_dice", "best_scores", "stale", "stopped")
+_SINCE_LATER = ("norms", "returns")  # written only where there are some, as earlier versions had none
 
 
 @dataclass
@@ -103,7 +104,7 @@ class Checkpoint:
         if "round" not in about:
             raise PolyclinicError(f"{self.server}: not a checkpoint of a run; start a new run without --resume.")
         state = ServerState(**about)
-        state.returns = [(int(number), str(site)) for number, site in state.returns]
+        state.returns = [(int(number), str(site), str(reason)) for number, site, reason in state.returns]
         groups = split_names(tensors, owned=_OWNED)
         state.weights = groups.get("weights", {})
         state.shared, state.components = owners_of("shared", groups), owners_of("component", groups)
@@ -124,7 +125,8 @@ def _flat(state: ServerState, unseen: Tensors) -> tuple[Tensors, dict[str, Any]]
     """A state as a file holds it: named tensors, and plain data."""
     model = {"weights": state.weights, _UNSEEN: unseen}
     groups = {**model, **with_owners("shared", state.shared), **with_owners("component", state.components)}
-    return join_names(groups), {key: getattr(state, key) for key in _PLAIN}
+    later = [key for key in _SINCE_LATER if getattr(state, key)]
+    return join_names(groups), {key: getattr(state, key) for key in (*_PLAIN, *later)}
 
 
 def _keep(newest: Path, before: Path) -> None:
@@ -141,4 +143,4 @@ def _keep(newest: Path, before: Path) -> None:
 
 def _round_of(path: Path) -> int | None:
     """The number of rounds in a state, or the round of a best model."""
-    return int(load_tensors(path)[1]["round"]) if path.exists() else None
+    return int(load_about(path)["round"]) if path.exists() else None

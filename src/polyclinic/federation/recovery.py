@@ -17,8 +17,8 @@ MOST_RETURNS = 5
 _STANDS_OUT = 10.0  # times the usual change; below that a training that diverged has other reasons
 _DIVERGED = ("NaN or infinite", "training diverged")
 
-Returns = list[tuple[int, str]]
-"""The rounds that were taken back, each with the site that it was repeated without."""
+Returns = list[tuple[int, str, str]]
+"""The rounds that were taken back, each with the site that it was repeated without, and why."""
 
 
 class NoQuorumError(PolyclinicError):
@@ -38,9 +38,9 @@ class SpoiltRoundError(NoQuorumError):
 
 def left_out(returns: Returns, number: int) -> dict[str, str]:
     """The sites that a round goes on without, and why, by site."""
-    named = [site for _, site in returns]
+    named = [site for _, site, _ in returns]
     reasons = {site: "left out: two rounds had to be taken back for it" for site in named if named.count(site) > 1}
-    now = {site: "left out: its update spoilt this round" for repeated, site in returns if repeated == number}
+    now = {site: f"left out of the repeated round: {why}" for repeated, site, why in returns if repeated == number}
     return {**reasons, **now}
 
 

@@ -140,7 +140,7 @@ class Server:
     def _take_back(self, spoilt: SpoiltRoundError) -> None:
         """Go on from before a round, without the site that spoilt it; a run does this a few times at most."""
         newest = self.checkpoint.load()
-        returns = [*self.state.returns, (spoilt.number, spoilt.site)]
+        returns = [*self.state.returns, (spoilt.number, spoilt.site, spoilt.reason)]
         if len(returns) > MOST_RETURNS:
             raise spoilt
         if newest is not None and newest.round > spoilt.number:
@@ -235,7 +235,7 @@ class Server:
         if training_collapsed(chosen, record.refused, record.losses.values()) and self.checkpoint.can_take_back(before):
             site = suspect(self.state.norms, before)
             if site is not None:
-                raise SpoiltRoundError(before, site, "most sites could not train on the model that it gave")
+                raise SpoiltRoundError(before, site, "most sites could not train on the model that came of its update")
 
     def _refuse(self, site: str, reason: str, record: _RoundRecord, details: str = "") -> None:
         record.refused[site] = reason
@@ -276,7 +276,7 @@ class Server:
                 undefined += answer.images > 0
         site = suspect(self.state.norms, number)
         if undefined and not scores and site is not None and (self.state.best_scores or not number):
-            raise SpoiltRoundError(number, site, "no site got finite outputs from the model that it gave")
+            raise SpoiltRoundError(number, site, "no site got finite outputs from the model that came of its update")
         return scores, complete
 
     def _update_best(self, number: int, scores: dict[str, float], complete: bool) -> bool:

@@ -229,3 +229,19 @@ class Keeping(InProcess):
             assert isinstance(answer, Update), answer
             self.updates.append(answer)
             yield answer
+
+
+def spoiling(site: str, spoil):  # type: ignore[no-untyped-def]
+    """An engine in which one site's answers are changed on the way."""
+
+    class Spoiling(InProcess):
+        def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
+            for answer in super().train(broadcast, sites):
+                yield spoil(answer) if answer.site == site else answer
+
+    return Spoiling
+
+
+def fail(update: Update) -> Failure:
+    """What to put in the place of an update of a site that failed."""
+    return Failure(update.site, update.round, "OSError: the scanner is on fire")

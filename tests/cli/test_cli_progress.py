@@ -56,6 +56,8 @@ def test_a_terminal_gets_a_bar_for_every_part_with_the_site_at_work(monkeypatch:
         screen.on_round(event(1, 0.25))
         screen.on_site(2, "north")
         assert (bar.completed, bar.fields["note"]) == (2, "val Dice 0.250 north")
+        screen.on_rollback(1)
+        assert bar.completed == 1
 
 
 def test_a_site_before_the_start_is_no_error() -> None:

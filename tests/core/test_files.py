@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import (
+    append_text,
     atomic_write,
     cache_folder,
     read_bytes,
     read_json,
+    require_space,
     sync_folder,
     write_json,
     write_private,
@@ -90,6 +94,32 @@ def test_a_folder_that_is_a_file_gets_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PolyclinicError, match=r"a\.txt: cannot be written"):
         write_text(tmp_path / "file" / "a.txt", "x")
+
+
+def test_appended_text_is_whole_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    append_text(path, "first\n")
+    append_text(path, "Köln\n")
+    assert path.read_text(encoding="utf-8") == "first\nKöln\n"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:  # the system takes the first bytes and refuses the rest, as on a disk that is full
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+        with pytest.raises(
+            PolyclinicError, match=r"events\.jsonl: cannot be written \(File too large\); free some space"
+        ):
+            append_text(path, "x" * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert path.read_text(encoding="utf-8") == "first\nKöln\n"
+
+
+def test_a_full_disk_is_told_from_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_space(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=4096))
+    with pytest.raises(PolyclinicError, match=r"no space is left on its disk; free some space and go on with --resume"):
+        require_space(tmp_path)
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])

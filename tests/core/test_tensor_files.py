@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import atomic_write
-from polyclinic.core.tensor_files import load_tensors, save_tensors
+from polyclinic.core.tensor_files import load_about, load_tensors, save_tensors
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
 
@@ -33,6 +33,7 @@ def test_any_types_and_shapes_come_back(
     path = tmp_path_factory.mktemp("tensors") / "t.safetensors"
     save_tensors(path, tensors, about)
     back, back_about = load_tensors(path)
+    assert load_about(path) == about
     assert back.keys() == tensors.keys()
     assert back_about == about
     for name, tensor in tensors.items():

@@ -111,7 +111,7 @@ def test_volumes_become_slices(tmp_path: Path, always: bool, keys: dict[str, Any
 
 def test_a_site_above_the_limit_is_mapped_and_reused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     federation = pictures(tmp_path / "f", (9, 7), (8, 8), (20, 4))
-    small = 3 * 8 * 6 * (3 * 4 + 1) / 2**20
+    small = 3 * 8 * 6 * (3 * 4 + 1) / 10**6
     built(federation, tmp_path / "cache", size=(8, 6), memory_limit_mb=small)
     assert not (tmp_path / "cache").exists()
     first = built(federation, tmp_path / "cache", size=(8, 6), memory_limit_mb=small * 0.99)

@@ -55,7 +55,7 @@ def test_a_simulation_gets_sites_folders_and_a_policy_that_holds_nothing_back(
     assert settings["case_pattern"] == "(.+)"
     assert settings["sites"] == '["north", "south"]'
     assert (folder, address.host, address.keys, limit, simulated) == (
-        tmp_path, "127.0.0.1", None, 2 * 2**20, ("north", "south"),
+        tmp_path, "127.0.0.1", None, 2 * 10**6, ("north", "south"),
     )  # fmt: skip
     policy = tomllib.loads((tmp_path / "sites" / "policy.toml").read_text())
     chosen = {"per_case_metrics": "named", "minimum_images": 1, "plugins": ["a_plugin"]}

@@ -19,7 +19,7 @@ from polyclinic.deploy.site.supervisor import SiteSupervisor
 from polyclinic.deploy.site.worker_process import SETTINGS_FILE, WorkerProcess
 from polyclinic.exchange.messages import Message, Update
 
-TRICKS = ("nan", "shape", "garbage", "stale", "scaled")
+TRICKS = ("nan", "shape", "garbage", "stale", "enormous", "scaled")
 
 
 class MaliciousWorker(WorkerProcess):
@@ -45,8 +45,12 @@ def spoil(reply: Message) -> Message:
         return replace(reply, weights={**reply.weights, name: torch.zeros(3, 2**18)})
     if trick == "stale":
         return replace(reply, round=reply.round - 1)
+    if trick == "enormous":
+        spoilt = reply.weights[name].clone()
+        spoilt.view(-1)[0] = 3e38
+        return replace(reply, weights={**reply.weights, name: spoilt})
     if trick == "scaled":
-        return replace(reply, weights={n: t * 1000 if t.is_floating_point() else t for n, t in reply.weights.items()})
+        return replace(reply, weights={n: t * 10 if t.is_floating_point() else t for n, t in reply.weights.items()})
     return reply
 
 

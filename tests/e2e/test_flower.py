@@ -92,7 +92,7 @@ def test_a_malicious_site_a_stranger_and_policies(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "north" / "data" / "north", tmp_path / "stranger" / "data" / "stranger")
         shutil.copy(tmp_path / "whole" / "federation.toml", tmp_path / "stranger" / "data")
         (tmp_path / "stranger" / "policy.toml").write_text(POLICY)
-        rules = ["training.rounds=5", "engine.gather=600", "training.validate_every=5", "policies.buffers=keep"]
+        rules = ["training.rounds=6", "engine.gather=600", "training.validate_every=6", "policies.buffers=keep"]
         federation.server(
             "run", "--method", "fedavg+norm_clipping", *(text for rule in rules for text in ("--set", rule))
         )
@@ -119,7 +119,7 @@ def test_a_malicious_site_a_stranger_and_policies(tmp_path: Path) -> None:
 def check_mallory(run: Path, events: list[dict[str, Any]]) -> None:
     """Refused by name and reason, round after round; an update that passes is cut to size."""
     reasons = [event["refused"].get("mallory", "") for event in events]
-    wanted = ("NaN", "shape (3, 262144)", "safetensors", "it answers round 2, not round 3", "")
+    wanted = ("NaN", "shape (3, 262144)", "safetensors", "it answers round 2, not round 3", "a value of 3e+38", "")
     for reason, expected in zip(reasons, wanted, strict=True):
         assert expected in reason
         assert bool(expected) == bool(reason)

@@ -71,7 +71,7 @@ ACCEPTED = {
     "the largest count": {"samples": 2**31 - 1},
     "a loss that is not a number": {"losses": {"dice": nan}},
     "a hundred terms": {"losses": {f"term {number}": 0.0 for number in range(100)}},
-    "a finite tensor whose sum overflows": {"weights": weights_with(head__bias=torch.full((3,), 3e38))},
+    "the largest value of a weight": {"weights": weights_with(head__bias=torch.full((3,), 1e18))},
     "no prototype at all": {
         "shared": shared_with("bank", prototypes=torch.ones(0, 4), classes=torch.zeros(0, dtype=torch.int64))
     },
@@ -140,6 +140,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "infinities that cancel out": (
         {"weights": weights_with(head__bias=torch.tensor([-inf, inf, 0]))},
         "'head.bias' holds NaN or infinite",
+    ),
+    "one value near the end of the numbers": (
+        {"weights": weights_with(head__bias=torch.tensor([0, -3e38, 0]))},
+        "'head.bias' holds a value of 3e+38, at most 1e+18 can be used",
+    ),
+    "a shared value near the end of the numbers": (
+        {"shared": shared_with("style", mean=torch.tensor([0, 3e38]))},
+        "component style shares a value of 3e+38 in 'mean', at most 1e+18 can be used",
     ),
     "an undeclared component": (
         {"shared": shared_with("odd", images=torch.zeros(1))},

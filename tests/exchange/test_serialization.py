@@ -95,6 +95,29 @@ def test_what_is_no_safetensors_gets_a_sentence(data: bytes) -> None:
         decode({"shared/cdpa": data})
 
 
+def test_a_hundred_thousand_empty_tensors_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They took four seconds of the server's time."""
+    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    data = blob({f"t{number}": entry for number in range(100_000)})
+
+    def never(_: bytes) -> None:
+        raise AssertionError("the file was parsed")
+
+    monkeypatch.setattr("polyclinic.exchange.serialization.load", never)
+    with pytest.raises(PolyclinicError, match="100000 tensors, at most 20000 are read"):
+        decode({"weights": data})
+    with pytest.raises(PolyclinicError, match="its header has 10000001 bytes, at most 10000000"):
+        decode({"weights": blob(b" " * (10**7 + 1))})
+
+
+def test_a_name_twice_is_refused() -> None:
+    """Of two tensors with one name, the checks and the model might see different ones."""
+    first, second = ({"dtype": "F32", "shape": [1], "data_offsets": [4 * n, 4 * n + 4]} for n in (0, 1))
+    header = f'{{"a": {json.dumps(first)}, "a": {json.dumps(second)}}}'.encode()
+    with pytest.raises(PolyclinicError, match="its header has 'a' twice"):
+        decode({"weights": blob(header, bytes(8))})
+
+
 @given(st.binary(max_size=60), st.integers(0, len(GOOD)), st.integers(0, 255))
 def test_any_bytes_are_tensors_or_get_a_sentence(garbage: bytes, place: int, byte: int) -> None:
     for data in (garbage, GOOD[:place] + garbage, GOOD[:place] + bytes([byte]) + GOOD[place + 1 :]):

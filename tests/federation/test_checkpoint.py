@@ -70,3 +70,63 @@ def test_a_file_that_is_no_checkpoint_gets_a_sentence(tmp_path: Path) -> None:
     save_tensors(checkpoint.server, {"w": torch.ones(1)}, {})
     with pytest.raises(PolyclinicError, match="not a checkpoint of a run; start a new run without --resume"):
         checkpoint.load()
+
+
+def test_the_newest_round_can_be_taken_back(tmp_path: Path) -> None:
+    checkpoint, first = Checkpoint(tmp_path), ServerState(weights={"w": torch.tensor([0.0])})
+    for rounds in (1, 2, 3):
+        checkpoint.save(state_after(rounds, rounds - 1), True, {"n": torch.tensor([float(rounds)])})
+    assert checkpoint.can_take_back(2)
+    assert not checkpoint.can_take_back(1)
+    back = checkpoint.take_back(first, [(2, "west", "y")])
+    assert (back.round, back.best_round, back.returns, back.weights["w"].item()) == (2, 1, [(2, "west", "y")], 2.0)
+    assert checkpoint.load_model("best")[0]["w"].item() == 2.0
+    assert checkpoint.load_model("last")[1]["n"].item() == 2.0
+    assert not checkpoint.can_take_back(1), "two rounds are not kept"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.safetensors", "server.safetensors"]
+
+
+def test_the_first_round_is_taken_back_to_the_start(tmp_path: Path) -> None:
+    checkpoint, first = Checkpoint(tmp_path), ServerState(weights={"w": torch.tensor([0.0])})
+    checkpoint.save(state_after(1, 0), True, {})
+    assert checkpoint.can_take_back(0)
+    back = checkpoint.take_back(first, [(0, "west", "y")])
+    assert (back.round, back.best_round, back.weights["w"].item(), back.returns) == (0, None, 0.0, [(0, "west", "y")])
+    assert not checkpoint.best.exists()
+
+
+def test_an_older_best_model_stays_when_a_round_is_taken_back(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.save(state_after(1, 0), True, {})
+    checkpoint.save(state_after(2, 0), False, {})
+    assert not checkpoint.best_before.exists()
+    checkpoint.take_back(ServerState(), [])
+    assert checkpoint.load_model("best")[0]["w"].item() == 1.0
+
+
+def test_a_finished_part_keeps_no_older_state(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    for rounds in (1, 2):
+        checkpoint.save(state_after(rounds, rounds - 1), True, {})
+    checkpoint.drop_older()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.safetensors", "server.safetensors"]
+
+
+def test_where_files_cannot_have_two_names_they_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("Operation not supported")
+
+    monkeypatch.setattr("os.link", refuse)
+    checkpoint = Checkpoint(tmp_path)
+    for rounds in (1, 2):
+        checkpoint.save(state_after(rounds, 0), False, {})
+    assert checkpoint.take_back(ServerState(), []).round == 1
+
+
+def test_a_checkpoint_of_an_earlier_version_loads(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    save_tensors(checkpoint.server, {"weights/w": torch.ones(1)}, {"round": 2, "best_round": 1, "best_dice": 0.5})
+    state = checkpoint.load()
+    assert state is not None
+    assert (state.round, state.norms, state.returns) == (2, {}, [])
+    assert not checkpoint.can_take_back(1)

@@ -9,7 +9,16 @@ from polyclinic.federation.observer import EVENTS, Observer, Observers, when
 
 
 def test_the_list_of_events_is_that_of_the_class() -> None:
-    assert EVENTS == ("on_start", "on_site", "on_status", "on_refusal", "on_round", "on_message", "on_result")
+    assert EVENTS == (
+        "on_start",
+        "on_site",
+        "on_status",
+        "on_refusal",
+        "on_round",
+        "on_rollback",
+        "on_message",
+        "on_result",
+    )
     assert {name for name in dir(Observer) if not name.startswith("__")} == set(EVENTS)
 
 

@@ -11,22 +11,7 @@ from polyclinic.engines.inprocess import InProcess
 from polyclinic.exchange.messages import Broadcast, Evaluation, Failure, Update
 from polyclinic.federation.server import Server
 from polyclinic.federation.workspace import build_workspace
-from support import Keeper, assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
-
-
-def spoiling(site: str, spoil):  # type: ignore[no-untyped-def]
-    """An engine in which one site's answers are changed on the way."""
-
-    class Spoiling(InProcess):
-        def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
-            for answer in super().train(broadcast, sites):
-                yield spoil(answer) if answer.site == site else answer
-
-    return Spoiling
-
-
-def fail(update: Update) -> Failure:
-    return Failure(update.site, update.round, "OSError: the scanner is on fire")
+from support import Keeper, assert_same, fail, final_tensors, spoiling, tiny_recipe, tiny_server, tiny_task
 
 
 def test_a_failing_site_is_named_and_the_round_goes_on_without_it(tmp_path: Path) -> None:

@@ -173,6 +173,18 @@ def test_a_new_part_starts_with_new_numbers_and_the_bytes_of_all(folder: RunFold
     assert (a["bytes_up"], a["bytes_down"], a.get("dice"), a.get("loss")) == (10, 20, None, None)
 
 
+def test_rounds_that_were_taken_back_count_no_more(folder: RunFolder, live: LiveView) -> None:
+    for number in (0, 1):
+        folder.add_event(event(number))
+        live.on_round(event(number))
+    folder.drop_events_after("all", 1)
+    live.on_rollback(1)
+    assert live.view["round"] == 1
+    assert live.view["sites"]["a"]["bytes_up"] == 10
+    assert statuses(live).keys() == {"a", "b"}
+    assert "left out" not in statuses(live).values()
+
+
 def test_nothing_new_is_not_written(folder: RunFolder) -> None:
     view = Live(folder, "fedavg", "tiny", "flower")
     view.on_start("all", ["a"], 3, 0)

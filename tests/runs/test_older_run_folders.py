@@ -45,13 +45,15 @@ def test_a_run_of_an_earlier_version_goes_on_to_the_result_of_an_uninterrupted_o
     events = RunFolder(interrupted).events()
     assert events[:2] == record
     assert [event["round"] for event in events] == [0, 1, 2]
-    files = sorted(path.relative_to(fresh.folder) for path in fresh.folder.rglob("*.safetensors"))
+    found = sorted(path.relative_to(fresh.folder) for path in fresh.folder.rglob("*.safetensors"))
+    files = [file for file in found if file.name != "round-00000.safetensors"]  # the earlier version kept two rounds
     assert len(files) == 6
     for file in files:
         tensors, about = load_tensors(interrupted / file)
         expected, expected_about = load_tensors(fresh.folder / file)
         assert tensors.keys() == expected.keys(), file
-        assert {**about, "best_dice": 0, "best_scores": 0} == {**expected_about, "best_dice": 0, "best_scores": 0}, file
+        other = {"best_dice": 0, "best_scores": 0, "norms": 0}  # norms: the earlier version noted none
+        assert {**about, **other} == {**expected_about, **other}, file
         for name, tensor in tensors.items():
             # The first two rounds come from another machine, whose sums may differ in the last digits.
             assert torch.allclose(tensor.double(), expected[name].double(), rtol=1e-4, atol=1e-5), (file, name)

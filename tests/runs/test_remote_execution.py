@@ -15,6 +15,7 @@ from polyclinic.engines.flower.engine import FlowerEngine
 from polyclinic.engines.flower.nodes import Nodes
 from polyclinic.exchange.messages import Broadcast, Description, Evaluation, Failure, Update
 from polyclinic.federation.observer import Observer, Observers
+from polyclinic.federation.site import Site
 from polyclinic.recipe import Recipe
 from polyclinic.runs import remote_rounds
 from polyclinic.runs.event_recorder import EventRecorder
@@ -115,6 +116,17 @@ def test_a_run_over_a_network_is_the_run_in_one_process(
         assert far[key] == plain[key], key
     assert "untested" not in far
     assert set(far["split_sha256"]) == {parts[0]}
+
+
+def test_a_site_cannot_count_more_samples_than_it_described(
+    tiny_federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = Site._samples
+    monkeypatch.setattr(Site, "_samples", lambda self, w: 2**31 - 1 if self.name == "south" else honest(self, w))
+    recipe = png_recipe(tiny_federation, training={"rounds": 1})
+    execute(tmp_path, recipe, tiny_federation, observer=(told := Told()))
+    assert "it counts 2147483647 samples, and the site has described" in told.events[0]["refused"]["south"]
+    assert told.events[0]["samples"].keys() == {"north"}
 
 
 def test_a_finished_run_is_read_and_not_repeated(tiny_federation: Path, tmp_path: Path) -> None:

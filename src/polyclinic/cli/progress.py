@@ -84,6 +84,11 @@ class ScreenObserver(Observer):
         for warning in event["warnings"]:
             self.console.print(f"round {event['round'] + 1}: {warning}", style="yellow", markup=False)
 
+    def on_rollback(self, done: int) -> None:
+        """Rounds were taken back."""
+        if self.task is not None:
+            self.bar.update(self.task, completed=done)
+
     def on_message(self, text: str) -> None:
         """A line that stays."""
         self.console.print(f"{self.title}: {text}", markup=False)

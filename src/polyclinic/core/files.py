@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
+
+_LEAST_SPACE = 10**5  # bytes; with less nothing can be written
 
 
 @contextmanager
@@ -37,6 +40,23 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def append_text(path: Path, text: str, advice: str = "free some space") -> None:
+    """Append text, whole or not at all: a disk that is full leaves no half of a line."""
+    data = memoryview(text.encode("utf-8"))
+    try:
+        with path.open("ab", buffering=0) as file:
+            before = file.tell()
+            try:
+                while data:
+                    data = data[file.write(data) :]
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(before)
+                raise
+    except OSError as error:
+        raise PolyclinicError(f"{path}: cannot be written ({error.strerror or error}); {advice}.") from error
+
+
 def write_private(path: Path, data: bytes) -> None:
     """Write a secret atomically; from its first byte only its owner can read it, whatever the umask."""
     with atomic_write(path) as temporary:
@@ -57,6 +77,12 @@ def sync_folder(folder: Path) -> None:
             os.close(number)
     except OSError as error:
         raise PolyclinicError(f"{folder}: cannot be written ({error.strerror or error}); free some space.") from error
+
+
+def require_space(folder: Path) -> None:
+    """Raise if the disk of a folder is full, so that a process which ended there could not say why."""
+    if shutil.disk_usage(folder).free < _LEAST_SPACE:
+        raise PolyclinicError(f"{folder}: no space is left on its disk; free some space and go on with --resume.")
 
 
 def read_bytes(path: Path) -> bytes:

@@ -6,23 +6,24 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from polyclinic.core.files import append_text
+
 
 class LogFile:
-    """Appends lines ``YYYY-MM-DD HH:MM:SS TEXT`` and flushes each of them, so that a kill loses none."""
+    """Appends lines ``YYYY-MM-DD HH:MM:SS TEXT``, each at once, so that a kill loses none."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
+        self._path = path
+        append_text(path, "")
 
     def write(self, text: str) -> str:
         """Append a line; gives it back with its time, for those who also print it."""
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}"
-        self._file.write(line + "\n")
-        self._file.flush()
+        append_text(self._path, line + "\n")
         return line
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Nothing is held open between two lines."""
 
     def __enter__(self) -> LogFile:
         return self

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import atomic_write
+from polyclinic.core.safetensors_header import require_header
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,11 +36,23 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read named tensors and the plain data about them."""
+    return _load(path, with_tensors=True)
+
+
+def load_about(path: Path) -> dict[str, Any]:
+    """Read the plain data alone, without the tensors."""
+    return _load(path, with_tensors=False)[1]
+
+
+def _load(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors import SafetensorError, safe_open
 
     try:
+        with path.open("rb") as raw:
+            require_header(raw)  # the file may be from elsewhere
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            names = file.keys() if with_tensors else ()
+            tensors = {name: file.get_tensor(name) for name in names}
             about = json.loads((file.metadata() or {}).get("about", "{}"))
     except (OSError, SafetensorError, ValueError) as error:
         raise PolyclinicError(

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
+MB = 10**6
+"""Bytes of a megabyte, in every setting and in everything that is printed."""
+
 _NOUNS = {
     "string_type": 'text (in quotes, such as "5", where it looks like a number)',
     "bool_type": "true or false",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from polyclinic.core.files import cache_folder
+from polyclinic.core.wording import MB
 from polyclinic.data.federation import Federation, Item
 from polyclinic.data.imageset import ImageSet, Sample
 from polyclinic.data.prepared_cache import CacheRecord, cache_key, read_entry, write_entry
@@ -37,7 +38,7 @@ def build_imageset(
     entry = folder / cache_key(items, federation.task, settings)
     if items and not entry.is_dir():
         shapes = _expected_shapes(items, federation, settings)
-        if not always and _bytes(shapes, federation) <= settings.memory_limit_mb * 2**20:
+        if not always and _bytes(shapes, federation) <= settings.memory_limit_mb * MB:
             return _in_memory(shapes, items, federation, settings)
         write_entry(folder, entry.name, _records(items, federation, settings))
     if items:

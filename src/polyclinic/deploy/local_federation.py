@@ -13,6 +13,7 @@ import tomli_w
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_text
 from polyclinic.core.log_file import LogFile
+from polyclinic.core.wording import MB
 from polyclinic.deploy.coordinator.launch import Launch, run_name
 from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor
 from polyclinic.deploy.coordinator.tls_listener import ListenAddress
@@ -56,7 +57,7 @@ def run_on_this_machine(recipe: Recipe, sites: tuple[str, ...], name: str, folde
         keys = Path(temporary) / "keys"
         server_keys = None if simulated else make_demo_keys(keys, list(sites), ["127.0.0.1"]).folder
         address = ListenAddress("127.0.0.1", free_port(), server_keys)
-        limit = int(recipe.engine.max_message_mb * 2**20)
+        limit = int(recipe.engine.max_message_mb * MB)
         coordinator = stack.enter_context(CoordinatorSupervisor(folder, address, observer, limit, simulated))
         supervisors: list[SiteSupervisor] = []
         if not simulated:

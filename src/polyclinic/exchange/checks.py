@@ -19,6 +19,7 @@ _ROW_TYPES = {"site": str, "case": str, "image": str, "class": str, "metric": st
 _STATISTICS = {"mean", "sd", "count"}
 _COUNT_LIMIT = 2**31  # of anything that a site counts; more would not fit into the arithmetic of a mean
 _LARGEST_METRIC = 1e12  # of either sign: the sum over all cases of all sites must stay a number
+_LARGEST_VALUE = 1e18  # of a weight or shared number, either sign: its square still fits into 32 bits, a sum too
 _LONGEST_NAME = 1000  # characters of a name in a table
 _LONGEST_LINE = 500  # characters of a sentence that a site sends
 _MOST_LOSS_TERMS = 100
@@ -94,8 +95,18 @@ def _weights_problem(weights: Mapping[str, Tensor], expected: Mapping[str, Tenso
                 f"'{name}' is {tensor.dtype} of shape {tuple(tensor.shape)}, "
                 f"expected {wanted.dtype} of shape {tuple(wanted.shape)}"
             )
-        if not is_finite(tensor):
-            return f"'{name}' holds NaN or infinite values (the training diverged; try a lower learning rate)"
+        problem = values_problem(name, tensor)
+        if problem is not None:
+            return problem
+    return None
+
+
+def values_problem(name: str, tensor: Tensor) -> str | None:
+    """Why the values of a weight cannot be used, in one sentence, or ``None``."""
+    if not is_finite(tensor):
+        return f"'{name}' holds NaN or infinite values (the training diverged; try a lower learning rate)"
+    if largest_value(tensor) > _LARGEST_VALUE:
+        return f"'{name}' holds a value of {largest_value(tensor):.3g}, at most {_LARGEST_VALUE:g} can be used"
     return None
 
 
@@ -131,6 +142,8 @@ def _tensor_problem(tensor: Tensor, declared: Shared) -> str | None:
         )
     if declared.finite and not is_finite(tensor):
         return f"NaN or infinite values in '{name}'"
+    if declared.finite and largest_value(tensor) > _LARGEST_VALUE:
+        return f"a value of {largest_value(tensor):.3g} in '{name}', at most {_LARGEST_VALUE:g} can be used"
     if rows is not None and len(tensor) > rows:
         return f"{len(tensor)} rows in '{name}', at most {rows} are declared"
     if below is not None and tensor.numel() and not 0 <= int(tensor.min()) <= int(tensor.max()) < below:
@@ -161,3 +174,11 @@ def is_finite(tensor: Tensor) -> bool:
     if not tensor.is_floating_point() or bool(torch.isfinite(tensor.sum())):
         return True
     return bool(torch.isfinite(tensor).all())
+
+
+def largest_value(tensor: Tensor) -> float:
+    """The largest absolute value of a floating tensor; 0 where it holds none."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return 0.0
+    low, high = torch.aminmax(tensor)
+    return max(abs(float(low)), abs(float(high)))

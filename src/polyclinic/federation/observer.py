@@ -30,6 +30,9 @@ class Observer:
     def on_round(self, event: dict[str, Any]) -> None:
         """A round is over; ``event`` is the line of the record."""
 
+    def on_rollback(self, done: int) -> None:
+        """A part goes on from the state after ``done`` rounds: what came after it no longer counts."""
+
     def on_message(self, text: str) -> None:
         """Something worth a line."""
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from polyclinic.data.imageset import Sample
 from polyclinic.data.sitedata import SiteData
 from polyclinic.evaluation.case_metrics import case_metrics, dice_per_image
+from polyclinic.exchange.checks import is_finite
 from polyclinic.exchange.messages import Evaluation
 
 if TYPE_CHECKING:
@@ -21,15 +22,20 @@ if TYPE_CHECKING:
 
 
 def score_quickly(workspace: Workspace, data: SiteData, split: str, round_number: int) -> Evaluation:
-    """Mean Dice over the labelled images of a split (foreground classes, then images), for validation."""
+    """Mean Dice over the labelled images of a split (foreground classes, then images), for validation.
+
+    A model without a single batch of finite outputs has no Dice: the class of a NaN would be any.
+    """
     classes, regions = len(workspace.task.classes), list(workspace.task.judged.values())
     policy = workspace.recipe.policies.empty_masks
-    values = [
-        dice_per_image(predicted, labels.to(predicted.device), classes, policy, regions).nanmean(dim=1).cpu()
-        for _, predicted, labels in _predictions(workspace, data, split)
-    ]
+    values, usable = [], False
+    for _, probabilities, labels in _predictions(workspace, data, split):
+        predicted = probabilities.argmax(dim=1)
+        usable = usable or is_finite(probabilities)
+        dice_values = dice_per_image(predicted, labels.to(predicted.device), classes, policy, regions)
+        values.append(dice_values.nanmean(dim=1).cpu())
     scores = torch.cat(values) if values else torch.empty(0)
-    dice = float(scores.nanmean()) if len(scores) else nan
+    dice = float(scores.nanmean()) if usable else nan
     return Evaluation(data.site, round_number, len(scores), dice)
 
 
@@ -45,13 +51,13 @@ def score_cases(workspace: Workspace, data: SiteData, split: str, round_number: 
 
 
 def _predictions(workspace: Workspace, data: SiteData, split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Indices, predicted classes ``(batch, *spatial)`` and labels of each batch of a split's labelled images."""
+    """Indices, probabilities ``(batch, class, *spatial)`` and labels of each batch of a split's labelled images."""
     settings = workspace.recipe.evaluation
     size = settings.batch_size if data.images.uniform else 1
     indices = data.labelled_indices(split)
     for part in torch.split(indices, size) if len(indices) else ():
         images, labels = data.images.batch(part)
-        yield part, workspace.predict(images).argmax(dim=1), labels
+        yield part, workspace.predict(images), labels
 
 
 def _cases(
@@ -60,7 +66,8 @@ def _cases(
     """What is scored as one: an image, or the volume that slices came from (stacked along the last axis)."""
     single = (
         (data.images.samples[int(index)], predicted[row].cpu().numpy(), labels[row].numpy())
-        for part, predicted, labels in _predictions(workspace, data, split)
+        for part, probabilities, labels in _predictions(workspace, data, split)
+        for predicted in [probabilities.argmax(dim=1)]
         for row, index in enumerate(part)
     )
     per = workspace.recipe.evaluation.per

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, isnan
 from pathlib import Path
@@ -13,18 +13,27 @@ import torch
 
 from polyclinic.components.base import Component
 from polyclinic.components.rounds import ServerRound
-from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.seeds import generator_for
 from polyclinic.exchange.checks import printable_line, shared_amount, update_problem
 from polyclinic.exchange.messages import Broadcast, Failure, Tensors, Update, tensor_bytes
 from polyclinic.federation.checkpoint import Checkpoint, ServerState
 from polyclinic.federation.engine import Engine
 from polyclinic.federation.observer import Observer
+from polyclinic.federation.recovery import (
+    MOST_RETURNS,
+    NoQuorumError,
+    SpoiltRoundError,
+    aggregate_problem,
+    left_out,
+    most_deviating,
+    says_diverged,
+    suspect,
+    training_collapsed,
+)
+from polyclinic.federation.update_bounds import UpdateBounds
 from polyclinic.federation.workspace import Workspace
 
-
-class NoQuorumError(PolyclinicError):
-    """Too few good updates came back; the round changed nothing and can be repeated."""
+UpdateCheck = Callable[[Update], str | None]
 
 
 @dataclass
@@ -41,24 +50,39 @@ class _RoundRecord:
     warnings: list[str] = field(default_factory=list)
     notes: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
 
+    def drop(self, site: str) -> None:
+        """Take back what an accepted update added."""
+        for by_site in (self.losses, self.samples, self.bytes_up, self.seconds):
+            by_site.pop(site)
+        for by_component in (self.shared, self.shared_up):
+            for sites in by_component.values():
+                sites.pop(site, None)
+
 
 class Server:
     """Broadcast, collect, check, aggregate, combine, validate, record, checkpoint."""
 
     def __init__(
-        self, workspace: Workspace, engine: Engine, sites: list[str], folder: Path, observer: Observer
-    ) -> None:
-        self.workspace, self.engine, self.observer = workspace, engine, observer
+        self, workspace: Workspace, engine: Engine, sites: list[str], folder: Path, observer: Observer,
+        own_check: UpdateCheck = lambda _: None,
+    ) -> None:  # fmt: skip
+        """``own_check`` is what only the caller can know of an update: why it must be refused, or ``None``."""
+        self.workspace, self.engine, self.observer, self.own_check = workspace, engine, observer, own_check
         self.settings = workspace.recipe.training
         self.sites = tuple(sorted(sites))
-        self.components = workspace.fresh_components({})
-        self.aggregator = next(component for component in self.components if component.aggregates)
-        self.screening = [c for c in self.components if type(c).screen is not Component.screen]
         self.declared = workspace.declared()
         self.checkpoint = Checkpoint(folder)
-        self.state = self.checkpoint.load() or ServerState(weights=dict(workspace.initial_exchanged))
-        for component in self.components:
-            component.state = dict(self.state.components.get(component.name, {}))
+        self._start_from(self.checkpoint.load() or self._first_state())
+
+    def _first_state(self) -> ServerState:
+        return ServerState(weights=dict(self.workspace.initial_exchanged))
+
+    def _start_from(self, state: ServerState) -> None:
+        """Go on from a state; whatever an attempt left in the components is gone."""
+        self.state = state
+        self.components = self.workspace.fresh_components(state.components)
+        self.aggregator = next(component for component in self.components if component.aggregates)
+        self.screening = [c for c in self.components if type(c).screen is not Component.screen]
 
     def fit(self) -> None:
         """All rounds that are still to do."""
@@ -76,15 +100,34 @@ class Server:
         return count_of(self.settings.quorum, len(self.choose(self.state.round)))
 
     def round(self) -> None:
+        """One round; one that a site spoilt is taken back and repeated without the site."""
+        while True:
+            try:
+                return self._attempt()
+            except SpoiltRoundError as spoilt:
+                self._take_back(spoilt)
+
+    def _attempt(self) -> None:
         """One round, as in the papers' algorithm boxes."""
         started, number, record = time.perf_counter(), self.state.round, _RoundRecord()
         chosen = self.choose(number)
+        for site, reason in left_out(self.state.returns, number).items():
+            if site in chosen:
+                self._refuse(site, reason, record)
+        asked = [site for site in chosen if site not in record.refused]
         broadcast = Broadcast(number, self.state.weights, self.state.shared, self.state.best_round)
         server = self._server_round(number, record)
-        updates = self._accepted(broadcast, chosen, record)
-        server.weights = self._aggregate(server, updates, chosen, record)
-        self.state.shared = self._combine(server, record)
-        self.state.weights = {name: server.weights[name] for name in self.state.weights}
+        bounds = UpdateBounds(
+            self.settings.max_update_ratio, number, self.state.weights, server.buffers, self.state.norms
+        )
+        updates = self._accepted(broadcast, asked, record, bounds)
+        server.weights = self._aggregate(server, updates, chosen, record, bounds)
+        shared = self._combine(server, record)
+        weights = {name: server.weights[name] for name in self.state.weights}
+        problem = aggregate_problem(weights, shared, self.declared)
+        if problem is not None:
+            raise SpoiltRoundError(number, most_deviating(bounds.history, number), problem)
+        self.state.weights, self.state.shared, self.state.norms = weights, shared, bounds.history
         self.state.round += 1
         trained = time.perf_counter()
         scores, complete = self._validate(number) if self._validates(number) else ({}, False)
@@ -93,6 +136,21 @@ class Server:
         seconds = {"training": trained - started, "validation": time.perf_counter() - trained, "sites": record.seconds}
         self.observer.on_round(self._event(number, chosen, broadcast, record, scores, seconds))
         self.checkpoint.save(self.state, new_best, self.unseen_weights(server))
+
+    def _take_back(self, spoilt: SpoiltRoundError) -> None:
+        """Go on from before a round, without the site that spoilt it; a run does this a few times at most."""
+        newest = self.checkpoint.load()
+        returns = [*self.state.returns, (spoilt.number, spoilt.site, spoilt.reason)]
+        if len(returns) > MOST_RETURNS:
+            raise spoilt
+        if newest is not None and newest.round > spoilt.number:
+            newest = self.checkpoint.take_back(self._first_state(), returns)
+        self._start_from(newest or self._first_state())
+        self.state.returns = returns
+        self.observer.on_message(
+            f"round {spoilt.number + 1} is repeated without {spoilt.site}, whose update deviates most: {spoilt.reason}"
+        )
+        self.observer.on_rollback(self.state.round)
 
     def choose(self, number: int) -> list[str]:
         """The sites of a round: all, or a seeded draw that depends on the round alone."""
@@ -119,15 +177,18 @@ class Server:
             samples=record.samples, warn=record.warnings.append, notes=record.notes,
         )  # fmt: skip
 
-    def _accepted(self, broadcast: Broadcast, chosen: list[str], record: _RoundRecord) -> Iterator[Update]:
+    def _accepted(
+        self, broadcast: Broadcast, asked: list[str], record: _RoundRecord, bounds: UpdateBounds
+    ) -> Iterator[Update]:
         """Updates that passed the checks, one at a time and in the order of the sites."""
-        for answer in self.engine.train(broadcast, chosen):
+        for answer in self.engine.train(broadcast, asked):
             if isinstance(answer, Failure):
                 refused = answer.reason.startswith("refused:")
                 reason = answer.reason if refused else f"failed: {answer.reason}"
                 self._refuse(answer.site, reason, record, answer.details)
                 continue
             problem = update_problem(answer, broadcast.weights, self.declared, broadcast.round)
+            problem = problem or self.own_check(answer) or bounds.accept(answer)
             if problem is not None:
                 self._refuse(answer.site, printable_line(f"update refused: {problem}"), record)
                 continue
@@ -141,18 +202,40 @@ class Server:
             yield answer
 
     def _aggregate(
-        self, server: ServerRound, updates: Iterable[Update], chosen: list[str], record: _RoundRecord
-    ) -> Tensors:
+        self, server: ServerRound, updates: Iterable[Update], chosen: list[str], record: _RoundRecord,
+        bounds: UpdateBounds,
+    ) -> Tensors:  # fmt: skip
         """The new global weights; updates are collected only where a component needs all of them at once."""
         if self.screening or not self.aggregator.streams:
-            updates = list(updates)
+            updates = self._without_outliers(list(updates), record, bounds)
+            self._require_training(chosen, record)
             self._require_quorum(chosen, record)  # here already: such a component may count on having an update
             for component in self.screening:
                 updates = component.screen(server, updates)
             return self.aggregator.aggregate(server, updates)
         weights = self.aggregator.aggregate(server, updates)
+        for site, problem in bounds.outliers().items():  # seen only now, when the sum holds it already
+            raise SpoiltRoundError(server.round, site, problem)
+        self._require_training(chosen, record)
         self._require_quorum(chosen, record)
         return weights
+
+    def _without_outliers(self, updates: list[Update], record: _RoundRecord, bounds: UpdateBounds) -> list[Update]:
+        """Refuse accepted updates that those after them show to be too large."""
+        outliers = bounds.outliers()
+        for site, problem in outliers.items():
+            bounds.forget(site)
+            record.drop(site)
+            self._refuse(site, printable_line(f"update refused: {problem}"), record)
+        return [update for update in updates if update.site not in outliers]
+
+    def _require_training(self, chosen: list[str], record: _RoundRecord) -> None:
+        """Where most sites diverge and an update of the round before stands out, it is that round which was bad."""
+        before = self.state.round - 1
+        if training_collapsed(chosen, record.refused, record.losses.values()) and self.checkpoint.can_take_back(before):
+            site = suspect(self.state.norms, before)
+            if site is not None:
+                raise SpoiltRoundError(before, site, "most sites could not train on the model that came of its update")
 
     def _refuse(self, site: str, reason: str, record: _RoundRecord, details: str = "") -> None:
         record.refused[site] = reason
@@ -181,13 +264,19 @@ class Server:
     def _validate(self, number: int) -> tuple[dict[str, float], bool]:
         """Mean Dice of each site's validation images, for the sites that have some, and whether no site failed."""
         broadcast = Broadcast(number, self.state.weights)
-        scores, complete = {}, True
+        scores, complete, undefined = {}, True, 0
         for answer in self.engine.evaluate(broadcast, self.sites, "val", detailed=False):
             if isinstance(answer, Failure):
                 self.observer.on_refusal(number, answer.site, f"validation failed: {answer.reason}", answer.details)
                 complete = False
+                undefined += says_diverged(answer.reason)
             elif answer.images and not isnan(answer.dice):
                 scores[answer.site] = answer.dice
+            else:
+                undefined += answer.images > 0
+        site = suspect(self.state.norms, number)
+        if undefined and not scores and site is not None and (self.state.best_scores or not number):
+            raise SpoiltRoundError(number, site, "no site got finite outputs from the model that came of its update")
         return scores, complete
 
     def _update_best(self, number: int, scores: dict[str, float], complete: bool) -> bool:

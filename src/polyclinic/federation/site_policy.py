@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.memory import physical_memory
-from polyclinic.core.wording import first_finding
+from polyclinic.core.wording import MB, first_finding
 from polyclinic.evaluation.aggregate import Row, case_values, mean
 from polyclinic.recipe import Positive, Section
 
@@ -222,8 +222,8 @@ def _images(number: int) -> str:
 def refusal_of_bytes(policy: Policy, number: int) -> str | None:
     """Why a message is too large, or ``None``."""
     limit = policy.max_mb_per_round
-    if limit is not None and number > limit * 1e6:
-        return f"{number / 1e6:.1f} MB would leave this round, the site's policy allows {limit:g} (max_mb_per_round)"
+    if limit is not None and number > limit * MB:
+        return f"{number / MB:.1f} MB would leave this round, the site's policy allows {limit:g} (max_mb_per_round)"
     return None
 
 

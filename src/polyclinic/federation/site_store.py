@@ -10,6 +10,7 @@ from safetensors.torch import save as to_bytes
 
 from polyclinic.core.files import write_private
 from polyclinic.core.tensor_files import load_tensors, save_tensors
+from polyclinic.core.wording import MB
 from polyclinic.exchange.messages import Tensors, tensor_bytes
 from polyclinic.exchange.tensor_names import join_names, owners_of, split_names, with_owners
 
@@ -45,7 +46,7 @@ class StateMemory:
     """Newest states of the sites of a process, up to a limit, beside their files: the oldest make room."""
 
     def __init__(self, limit_mb: float = 128) -> None:
-        self.limit = limit_mb * 2**20
+        self.limit = limit_mb * MB
         self._states: dict[Path, SiteState] = {}
 
     def put(self, folder: Path, state: SiteState) -> None:
@@ -68,10 +69,11 @@ class StateMemory:
 
 
 class SiteStore:
-    """Files ``round-00007.safetensors``: the newest, and the one before it.
+    """Files ``round-00007.safetensors``: the newest, and the two before it.
 
     The one before is what a repeated round starts from when the run was killed after this site had finished its part,
-    so that a resumed run takes exactly the same steps.
+    so that a resumed run takes exactly the same steps. The server may also take the round before back, after this site
+    has trained on its model.
     """
 
     def __init__(self, folder: Path, memory: StateMemory | None = None) -> None:
@@ -112,7 +114,7 @@ class SiteStore:
         tensors = join_names({**groups, **with_owners("component", state.components)})
         save_tensors(self._path(state.round), tensors, {"round": state.round, "best_round": state.best_round})
         self.memory.put(self.folder, state)
-        for number in self._rounds()[:-2]:
+        for number in self._rounds()[:-3]:
             self._path(number).unlink(missing_ok=True)
 
     def ledgers(self) -> dict[str, Tensors]:

@@ -54,7 +54,9 @@ class DataSettings(Section):
         None,
         description="regular expression whose first group is the case of a file name; sites elsewhere use their own",
     )
-    memory_limit_mb: float = Field(4096, ge=0, description="prepared tensors of a site above this are memory-mapped")
+    memory_limit_mb: float = Field(
+        4096, ge=0, description="prepared tensors of a site above this (MB, 10^6 bytes) are memory-mapped"
+    )
     cache: str | None = Field(None, description="folder of that cache; default: polyclinic's cache folder")
 
     @field_validator("labelled", mode="before")

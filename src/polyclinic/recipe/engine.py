@@ -26,7 +26,9 @@ class EngineSettings(Section):
     grace: float = Field(
         60.0, ge=0, description="flower: seconds that a site may be away in a round before it goes on without it"
     )
-    max_message_mb: Positive = Field(2048, description="flower: largest answer of a site that the server takes in")
+    max_message_mb: Positive = Field(
+        2048, description="flower: largest answer of a site that the server takes in, in MB (10^6 bytes)"
+    )
 
 
 class TrackingSettings(Section):

@@ -43,6 +43,11 @@ class TrainingSettings(Section):
         description="share of the chosen sites that must return a good update (1: all of them), or their number "
         "(above 1)",
     )
+    max_update_ratio: Annotated[float, Field(ge=1)] | Literal["off"] = Field(
+        1000.0,
+        description="an update is refused that changes the weights by more than this many times what is usual at the "
+        "other sites, and by more than the size of the model",
+    )
     validate_every: int = Field(1, ge=1, description="rounds between validations")
     select: Literal["best", "last"] = Field(
         "best", description="the model that is tested; best: on validation data only"

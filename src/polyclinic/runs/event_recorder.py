@@ -21,6 +21,10 @@ class EventRecorder(Observer):
         self.part = part
         self.folder.drop_events_after(part, done)
 
+    def on_rollback(self, done: int) -> None:
+        """Drop the rounds that were taken back."""
+        self.folder.drop_events_after(self.part, done)
+
     def on_refusal(self, round_number: int, site: str, reason: str, details: str) -> None:
         """Keep the whole story for the person who mends it."""
         part = f"[{self.part}] " if self.part else ""

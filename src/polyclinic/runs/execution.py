@@ -65,6 +65,7 @@ class Execution(ABC):
         rows_to_csv(self._cases_file(part), rows)
         # Comes last: its presence says that the part is done.
         write_json(self._tested_file(part), {"seconds": seconds, **facts})
+        server.checkpoint.drop_older()
 
     def _check_tested(self, server: Server, part: ProtocolPart, untested: Mapping[str, str]) -> None:
         """Tell which sites were not tested, and why; a test without any is not written down, so it can be repeated."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import read_json, write_json, write_text
+from polyclinic.core.files import append_text, read_json, write_json, write_text
 from polyclinic.core.locks import exclusive_lock
 from polyclinic.core.version import installed_versions
 from polyclinic.recipe import Recipe
@@ -17,6 +17,7 @@ from polyclinic.recipe.files import changed_keys, load_recipe, recipe_text
 
 CHANGEABLE_KEYS = (
     "training.quorum",
+    "training.max_update_ratio",
     "tracking.",
     "data.cache",
     "engine.deadline",
@@ -120,13 +121,7 @@ class RunFolder:
         self._append(self.log_file, text.rstrip() + "\n")
 
     def _append(self, path: Path, text: str) -> None:
-        try:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            raise PolyclinicError(
-                f"{path}: cannot be written ({error.strerror or error}); free some space and go on with --resume."
-            ) from error
+        append_text(path, text, "free some space and go on with --resume")
 
     def summary(self) -> dict[str, Any] | None:
         """The summary of a finished run."""

@@ -54,6 +54,11 @@ class LiveView(Observer):
             self._say(f"goes on after round {done} of {rounds}")
         self._changed()
 
+    def on_rollback(self, done: int) -> None:
+        """Rounds were taken back; the record has dropped them already."""
+        sites = [site for site, entry in self.view["sites"].items() if entry["status"] != "left out"]
+        self.on_start(self.view["part"], sites, self.view["rounds"], done)
+
     def on_status(self, round_number: int, site: str, status: str) -> None:
         """A site's status changed. In the first news of a round, those who have not been asked to work yet rest."""
         if round_number > self.begun:
@@ -178,6 +183,8 @@ class Live(LiveView):
         with suppress(OSError):
             temporary.write_text(json.dumps(self.view), encoding="utf-8")
             temporary.replace(self.path)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def recorded(folder: RunFolder) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from polyclinic.recipe.files import recipe_text
 from polyclinic.runs.execution import Execution
 from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.remote_rounds import fit_with_retries, wait_for_sites
+from polyclinic.runs.sample_limits import SampleLimits
 from polyclinic.runs.task_agreement import agree_on_task, collect_answers, task_from, task_table
 
 
@@ -83,6 +84,7 @@ class RemoteExecution(Execution):
         ]
         self.task: dict[str, Any] = {}
         self.engine: RemoteEngine
+        self.limits: SampleLimits
 
     def run(self) -> dict[str, Any]:
         """All parts that are still to do; the summary of the run, which a finished one has already."""
@@ -121,7 +123,8 @@ class RemoteExecution(Execution):
 
     def _server(self, workspace: Workspace, part: ProtocolPart) -> Server:
         """From the checkpoint: whatever a round that failed left in memory is gone."""
-        return Server(workspace, self.engine, list(part.train_sites), self.folder.part(part.name), self.observer)
+        folder, sites = self.folder.part(part.name), list(part.train_sites)
+        return Server(workspace, self.engine, sites, folder, self.observer, self.limits.problem)
 
     def _wait_for_sites(self) -> None:
         wait_for_sites(self.engine.online, self.sites, self.quorum, self.recipe.engine.gather, self.observer)
@@ -137,6 +140,7 @@ class RemoteExecution(Execution):
         # Before a round is done sites may still be mended, and then agree on another task.
         binding = task_from(read_json(file)) if file.exists() and started else None
         (task, sliced), spaced = agree_on_task(answers, binding, self.quorum, self.observer)
+        self.limits = SampleLimits(answers.images, sliced, lambda sites: self.engine.describe(sites))
         units = self._units(spaced)
         self.recipe = with_changes(self.recipe, {"evaluation.units": units})
         self.folder.open(self.recipe, self.resume)

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from polyclinic.federation.observer import Observer
-from polyclinic.federation.server import NoQuorumError, Server
+from polyclinic.federation.recovery import NoQuorumError
+from polyclinic.federation.server import Server
 
 _POLL_SECONDS = 1.0
 _RETRY_PAUSES = (5, 20, 60)  # in polls; so that a site can be mended or come back

@@ -15,7 +15,7 @@ from polyclinic.data.federation import Task
 from polyclinic.exchange.checks import printable_line
 from polyclinic.exchange.messages import Description, Failure
 from polyclinic.federation.observer import Observer
-from polyclinic.federation.server import NoQuorumError
+from polyclinic.federation.recovery import NoQuorumError
 
 _TASK = TypeAdapter(Task)
 _COMPARED_PACKAGES = ("polyclinic", "torch", "monai", "flwr")
@@ -30,6 +30,7 @@ class SiteAnswers:
     tasks: dict[str, SlicedTask] = field(default_factory=dict)
     knows_spacing: dict[str, bool] = field(default_factory=dict)
     splits: dict[str, str] = field(default_factory=dict)
+    images: dict[str, dict[str, int]] = field(default_factory=dict)
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
@@ -49,7 +50,7 @@ def collect_answers(descriptions: Iterable[Description | Failure], observer: Obs
         except PolyclinicError as error:
             observer.on_refusal(-1, site, printable_line(str(error)), "")
             continue
-        answers.knows_spacing[site] = description.knows_spacing
+        answers.knows_spacing[site], answers.images[site] = description.knows_spacing, description.images
         answers.splits[site], answers.versions[site] = description.split_sha256, description.versions
         counts = ", ".join(f"{count} {name}" for name, count in description.images.items())
         version = description.versions.get("polyclinic", "?")

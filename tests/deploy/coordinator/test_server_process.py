@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +25,7 @@ from polyclinic.engines.flower.nodes import Nodes
 from polyclinic.engines.flower.records import to_records
 from polyclinic.exchange.messages import Description, Failure
 from polyclinic.recipe.files import recipe_text
+from polyclinic.runs.folder import RunFolder
 
 SITES = ("east", "north", "south")
 
@@ -97,7 +103,7 @@ def test_a_run_is_served_from_its_plan_and_its_end_is_written_down(launched: Lau
     engine = execution.engine_for("fold-1", execution.recipe, "the recipe")
     assert isinstance(engine, FlowerEngine)
     assert (engine.run, engine.part, engine.limit, engine.deadline, engine.grace) == (
-        "run-7", "fold-1", 3 * 2**20, 40, 5,
+        "run-7", "fold-1", 3 * 10**6, 40, 5,
     )  # fmt: skip
     assert "on_result" in launched.relay.read_text()
 
@@ -111,6 +117,48 @@ def test_a_problem_in_a_sentence_is_the_outcome_and_ends_with_code_2(
     assert end.value.code == 2
     assert read_json(launched.outcome) == {"finished": False, "error": "No site takes part."}
     assert capsys.readouterr().err == "error: No site takes part.\n"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own with room for 400 kB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)]
+    if os.geteuid() or shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("only root can mount a disk that is small enough to fill")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_disk_that_is_full_is_the_outcome(
+    small_disk: Path, launched: LaunchFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the middle of the run not one byte is left: the sentence arrives, and no file has half of a line."""
+    folder = RunFolder(small_disk)
+    shutil.copytree(launched.folder, LaunchFiles(small_disk).folder)
+
+    def fill_and_go_on(self: FakeExecution) -> None:
+        folder.add_event({"part": "all", "round": 0})
+        with suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(1000))
+        for number in range(1, 1000):
+            folder.add_event({"part": "all", "round": number, "more": "x" * 100})
+
+    monkeypatch.setattr(FakeExecution, "run", fill_and_go_on)
+    with pytest.raises(SystemExit) as end:
+        serve_run(LaunchFiles(small_disk))
+    assert end.value.code == 2
+    error = read_json(LaunchFiles(small_disk).outcome)["error"]
+    assert error.startswith(f"{folder.events_file}: cannot be written (No space left on device)")
+    assert error.endswith("; free some space and go on with --resume.")
+    assert capsys.readouterr().err == f"error: {error}\n"
+    lines = folder.events_file.read_text().splitlines(keepends=True)
+    assert all(json.loads(line) and line.endswith("\n") for line in lines)
+    assert not list(small_disk.rglob("*.part"))
 
 
 def test_a_bug_is_the_outcome_too_and_its_traceback_is_kept(

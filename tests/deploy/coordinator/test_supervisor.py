@@ -6,6 +6,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,7 +35,9 @@ def test_a_port_that_is_taken_gets_a_sentence_before_anything_starts(
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are looked up in /proc")
-def test_a_server_process_that_was_killed_is_noticed_though_nobody_asks_how_it_ended(tmp_path: Path) -> None:
+def test_a_server_process_that_was_killed_is_noticed_though_nobody_asks_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Flower's SuperExec does not wait for what it started, so that a killed ServerApp keeps its number."""
     coordinator = CoordinatorSupervisor(tmp_path, ListenAddress("127.0.0.1", free_port(), None), Observer())
     files = LaunchFiles(tmp_path)
@@ -47,6 +50,9 @@ def test_a_server_process_that_was_killed_is_noticed_though_nobody_asks_how_it_e
         while start_time(app.pid) != "ended":
             time.sleep(0.02)
         with pytest.raises(PolyclinicError, match="was killed"):
+            coordinator._require_running(files, time.monotonic())
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+        with pytest.raises(PolyclinicError, match=r"no space is left on its disk.*--resume"):
             coordinator._require_running(files, time.monotonic())
     finally:
         for process in (link, app):

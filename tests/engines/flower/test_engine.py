@@ -159,6 +159,27 @@ def test_a_silent_site_is_late_and_the_others_are_not() -> None:
     assert grid_of(engine).pulls == pulls, "nobody waits for it any more"
 
 
+def test_a_late_site_does_not_cost_the_deadline_again_in_the_validation() -> None:
+    engine = engine_of(all_trained(north=silent), deadline=1.0)
+    train(engine)
+    plays = {site: validated(site) for site in ("east", "south")}
+    grid_of(engine).plays |= {**plays, "north": silent}
+    asked = len(grid_of(engine).pushed)
+    answers = list(engine.evaluate(Broadcast(3, WEIGHTS), SITES, "val", detailed=False))
+    assert [answer.site for answer in answers] == list(SITES)
+    assert reason(answers[1]) == "was late in this round's training, so it is not asked"
+    assert all(isinstance(answer, Evaluation) for answer in (answers[0], answers[2]))
+    assert [site for site, _ in grid_of(engine).pushed[asked:]] == ["east", "south"]
+    grid_of(engine).plays["north"] = validated("north")
+    later_round = list(engine.evaluate(Broadcast(4, WEIGHTS), SITES, "val", detailed=False))
+    assert all(isinstance(answer, Evaluation) for answer in later_round), "it is asked again in the next round"
+    assert isinstance(list(engine.evaluate(Broadcast(3, WEIGHTS), SITES, "test", detailed=True))[1], Evaluation)
+
+
+def validated(site: str) -> Play:
+    return lambda request: carried(Evaluation(site, request.broadcast.round, 1, 0.5))
+
+
 def test_without_a_deadline_a_slow_site_is_waited_for() -> None:
     assert isinstance(train(engine_of(all_trained(north=later(20, trained("north"))), deadline=None))["north"], Update)
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from polyclinic.core.files import append_text, write_text
 from polyclinic.federation.observer import EVENTS, ForwardingObserver, Observer
 
 
@@ -13,12 +14,12 @@ class Relay(ForwardingObserver):
     """The writing end: one line ``[event, argument, ...]`` for every event."""
 
     def __init__(self, path: Path) -> None:
-        self.file = path.open("w", encoding="utf-8")
+        self.path = path
+        write_text(path, "")
 
     def forward(self, event: str, *arguments: Any) -> None:
         """Write it at once."""
-        self.file.write(json.dumps([event, *arguments]) + "\n")
-        self.file.flush()
+        append_text(self.path, json.dumps([event, *arguments]) + "\n", "free some space and go on with --resume")
 
 
 class Follower:

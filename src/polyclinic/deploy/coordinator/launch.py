@@ -59,6 +59,8 @@ class LaunchFiles:
         run_folder = RunFolder(folder)
         self.folder = run_folder.outcome_file.parent
         self.outcome = run_folder.outcome_file
+        self.reserve = self.folder / "outcome.reserve"
+        """Space that is kept for the outcome, so that a full disk can be told."""
         self.launch = self.folder / "plan.json"
         self.relay = self.folder / "relay.jsonl"
         self.pid = self.folder / "server.pid"

@@ -11,6 +11,7 @@ from typing import Any
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_json, write_json
 from polyclinic.core.log_file import LogFile
+from polyclinic.core.wording import MB
 from polyclinic.deploy.coordinator.launch import Launch, LaunchFiles, run_name
 from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor
 from polyclinic.deploy.coordinator.tls_listener import ListenAddress
@@ -77,7 +78,7 @@ def run_server(
     launch = Launch(run_name(out, text), text, sites, Path(recipe.federation).name, named, resume)
     Live(folder, recipe.method, launch.federation, "flower").on_message("the server starts")
     try:
-        with CoordinatorSupervisor(out, address, observer, int(recipe.engine.max_message_mb * 2**20)) as supervisor:
+        with CoordinatorSupervisor(out, address, observer, int(recipe.engine.max_message_mb * MB)) as supervisor:
             if named:
                 supervisor.accept_sites(sites)
             observer.on_message(f"listening on {settings.host}:{settings.port} for {', '.join(sites)}")

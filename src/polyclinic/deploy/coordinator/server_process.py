@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_json, write_text
+from polyclinic.core.wording import MB
 from polyclinic.deploy.coordinator.event_relay import Relay
 from polyclinic.deploy.coordinator.launch import Launch, LaunchFiles
 from polyclinic.engines.flower.engine import FlowerEngine
@@ -33,7 +34,7 @@ from polyclinic.runs.remote_execution import RemoteExecution, refuse_impossible
 from polyclinic.runs.server_log import ServerLog
 from polyclinic.runs.tracking import trackers_for
 
-_MB = 2**20
+_RESERVE = 2**16  # bytes that are kept free for the outcome
 
 
 def serve(grid: Grid, config: Mapping[str, Any]) -> None:
@@ -42,20 +43,28 @@ def serve(grid: Grid, config: Mapping[str, Any]) -> None:
     files = LaunchFiles(folder.path)
     files.folder.mkdir(parents=True, exist_ok=True)
     write_text(files.pid, str(os.getpid()))
+    write_text(files.reserve, _RESERVE * " ")
     try:
         plan = Launch.load(folder.path) if config.get("run") else Launch.from_config(config, folder.path)
         # A server that was killed a moment ago may still be on its way out.
         with folder.locked(patience=60):
             summary = _serve(grid, plan, folder, files)
-        write_json(files.outcome, {"finished": True, "average": summary["average"]})
+        _write_outcome(files, {"finished": True, "average": summary["average"]})
     except PolyclinicError as error:
-        write_json(files.outcome, {"finished": False, "error": str(error)})
+        _write_outcome(files, {"finished": False, "error": str(error)})
         print(f"error: {error}", file=sys.stderr, flush=True)
         raise SystemExit(2) from error
     except Exception as error:
-        folder.log(traceback.format_exc())
-        write_json(files.outcome, {"finished": False, "error": f"{type(error).__name__}: {error}", "bug": True})
+        with suppress(PolyclinicError):
+            folder.log(traceback.format_exc())
+        _write_outcome(files, {"finished": False, "error": f"{type(error).__name__}: {error}", "bug": True})
         raise
+
+
+def _write_outcome(files: LaunchFiles, outcome: dict[str, Any]) -> None:
+    """Say how the run ended, in the space that was kept for it: the disk may be full."""
+    files.reserve.unlink(missing_ok=True)
+    write_json(files.outcome, outcome)
 
 
 def _serve(grid: Grid, plan: Launch, folder: RunFolder, files: LaunchFiles) -> dict[str, Any]:
@@ -72,7 +81,7 @@ def _serve(grid: Grid, plan: Launch, folder: RunFolder, files: LaunchFiles) -> d
     receipts = ReceiptBook(folder.receipts_file, observer.on_message)
 
     def engine_for(part: str, shipped: Recipe, text: str) -> FlowerEngine:
-        limit = int(shipped.engine.max_message_mb * _MB)
+        limit = int(shipped.engine.max_message_mb * MB)
         return FlowerEngine(
             grid, nodes, plan.run, part, text, limit, shipped.engine.deadline, shipped.engine.grace, observer,
             on_receipt=receipts.add,
@@ -90,5 +99,5 @@ def _name_of(grid: Grid, number: int, plan: Launch) -> str | None:
     for reply in grid.send_and_receive([FlowerMessage(to_records({}, about), number, "query", ttl=120)], timeout=120):
         if not reply.has_error():
             with suppress(PolyclinicError):
-                return str(from_records(reply.content, _MB)[1].get("site"))
+                return str(from_records(reply.content, MB)[1].get("site"))
     return None

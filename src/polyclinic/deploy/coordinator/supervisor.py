@@ -17,7 +17,7 @@ from typing import Any
 import tomli_w
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import read_json, write_private, write_text
+from polyclinic.core.files import read_json, require_space, write_private, write_text
 from polyclinic.core.version import VERSION
 from polyclinic.deploy.coordinator.event_relay import Follower
 from polyclinic.deploy.coordinator.gate import LIMIT, LIVE_FILE, LIVE_TOKEN
@@ -152,6 +152,7 @@ class CoordinatorSupervisor:
         if not is_alive(*self._server):
             time.sleep(0.5)
             if not files.outcome.exists():
+                require_space(self.folder)
                 raise PolyclinicError(f"The server's process was killed; see {log}, and go on with --resume.")
 
     def _environment(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_private, write_text
 from polyclinic.core.version import installed_versions
+from polyclinic.core.wording import MB
 from polyclinic.data.build_imageset import is_cached, prepared_bytes
 from polyclinic.data.federation import Federation, Item, item_header
 from polyclinic.data.formats import stem_of
@@ -297,7 +298,7 @@ class RequestHandler:
     def _require_room(self, opened: _OpenRecipe, items: tuple[Item, ...], policy: Policy, run: str) -> None:
         """Refuse sizes and spacings that fill the memory or the disk, before an image is read."""
         total, largest = prepared_bytes(items, opened.federation, opened.recipe.data)
-        in_memory = total <= opened.recipe.data.memory_limit_mb * 2**20
+        in_memory = total <= opened.recipe.data.memory_limit_mb * MB
         refuse(refusal_of_images(policy, total if in_memory else largest))
         if not in_memory and not is_cached(self.home / "cache", items, opened.federation, opened.recipe.data):
             refuse(tidy_home(self.home, policy, run, self.log, total))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_json
+from polyclinic.core.wording import MB
 from polyclinic.deploy.keys.signatures import KeyFile
 from polyclinic.deploy.site.message_loop import Answer, MessageLoop
 from polyclinic.deploy.site.server_connection import ServerConnection
@@ -91,7 +92,7 @@ class SiteSupervisor:
         return self.worker.ask(blobs, about, WorkLimits(policy.max_seconds_per_round, policy.memory_bytes), stop)
 
     def _limit(self) -> int:
-        return int(self._policy().max_mb_received * 1e6)
+        return int(self._policy().max_mb_received * MB)
 
     def _fail(self, reason: str, request: Mapping[str, Any]) -> Answer:
         """The answer to a request that the worker did not answer; it leaves the site, so the audit log lists it."""

@@ -79,6 +79,8 @@ class FlowerEngine:
     """The task that the sites agreed on; a site with another task refuses."""
     on_receipt: Callable[[str, Receipt], None] = lambda *_: None
     """Is told how a site's audit log ends, with each of its answers."""
+    late: dict[str, int] = field(default_factory=dict)
+    """By site, the last round whose training it did not finish in time: it may still be at work on it."""
     partial: ClassVar[bool] = True
 
     def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
@@ -88,9 +90,15 @@ class FlowerEngine:
     def evaluate(
         self, broadcast: Broadcast, sites: Sequence[str], split: str, detailed: bool
     ) -> Iterator[Evaluation | Failure]:
-        """Let all sites score side by side."""
+        """Let all sites score side by side; a validation does not wait for those that were late in its round."""
         request = replace(self._request("evaluate", broadcast), split=split, detailed=detailed)
-        for answer in self._ask(request, sites, Evaluation):
+        late = [site for site in sites if not detailed and self.late.get(site) == broadcast.round]
+        answers = self._ask(request, [site for site in sites if site not in late], Evaluation)
+        for site in sites:
+            if site in late:
+                yield Failure(site, broadcast.round, "was late in this round's training, so it is not asked")
+                continue
+            answer = next(answers)
             if isinstance(answer, Evaluation) and answer.note:
                 self.observer.on_message(f"{answer.site}: {answer.note}")
             yield answer
@@ -251,6 +259,8 @@ class _Exchange:
         deadline = engine.deadline or self._timeout(now)
         if deadline is not None and now - self.started > deadline:
             for site in waiting:
+                if self.request.act == "train":
+                    engine.late[site] = self.number
                 self._fail(site, "late", f"is late: no answer within the deadline of {deadline:.3g} s")
             return
         if now - self.refreshed < _REFRESH_INTERVAL:

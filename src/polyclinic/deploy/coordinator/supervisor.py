@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from subprocess import Popen
@@ -23,6 +22,7 @@ from polyclinic.deploy.coordinator.event_relay import Follower
 from polyclinic.deploy.coordinator.gate import LIMIT, LIVE_FILE, LIVE_TOKEN, NOTICES_FILE, SITES_FILE
 from polyclinic.deploy.coordinator.gate_authentication import write_sites
 from polyclinic.deploy.coordinator.launch import Launch, LaunchFiles
+from polyclinic.deploy.coordinator.registration import register_sites
 from polyclinic.deploy.coordinator.tls_listener import ListenAddress
 from polyclinic.deploy.keys.key_folders import accepted
 from polyclinic.deploy.processes import environment, is_alive, program, run_program, start, start_time, stop
@@ -85,14 +85,8 @@ class CoordinatorSupervisor:
         The gate lets these sites in, all at once, when the last of them is registered.
         """
         assert self.address.keys is not None
-
-        def register(site: tuple[str, Path]) -> None:
-            name, public = site
-            self._flwr("supernode", "register", str(public), _CONNECTION, "--name", name, what=f"registering {name}")
-
         wanted = {name: file for name, file in accepted(self.address.keys).items() if name in sites}
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(register, wanted.items()))
+        register_sites(self.address, wanted)
         write_sites(self.files.known_sites, wanted)
 
     def serve(

@@ -33,6 +33,8 @@ class Follower:
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
+            if self.path.stat().st_size < self.position:  # begun anew
+                self.position = 0
             file.seek(self.position)
             for line in file:
                 if not line.endswith(b"\n"):

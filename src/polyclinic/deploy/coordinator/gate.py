@@ -1,87 +1,157 @@
 """Flower's SuperLink behind an access filter: other machines reach only the interface that sites need.
 
 Flower serves everything on one port, and the interfaces that start runs and hand out their tasks authenticate nobody.
-The gate lets other machines reach the sites' interface alone, where Flower checks their keys.
+The gate lets other machines reach the sites' interface alone, and there only sites whose key is known; of this
+machine's users only the server's own reaches the rest. Who is refused is refused before the body is read.
 """
 
 from __future__ import annotations
 
+import functools
 import hmac
 import ipaddress
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
+import sys
+from collections.abc import MutableMapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from polyclinic.deploy.coordinator.gate_authentication import KEY_HEADER, Rejected, SiteAuthentication
+from polyclinic.deploy.coordinator.gate_limits import (
+    ANNOUNCE_PATH,
+    CONNECTION,
+    OBJECT_PATH,
+    SITES_PATH,
+    App,
+    RateLimiter,
+    Receive,
+    Scope,
+    Send,
+    caller_address,
+    largest_body,
+    network_of,
+    pass_on,
+    reply,
+)
+from polyclinic.deploy.coordinator.gate_notices import Notices
+from polyclinic.deploy.coordinator.local_users import connection_owner, owners_are_known
 from polyclinic.runs.live_view import LIVE_PATH
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
 LIVE_FILE, LIVE_TOKEN, LIMIT = "POLYCLINIC_LIVE_FILE", "POLYCLINIC_LIVE_TOKEN", "POLYCLINIC_MESSAGE_LIMIT"
-_SITES_PATH = "/v1/fleet/"
-_KEY_HEADER = b"flwr-public-key"
+SITES_FILE, NOTICES_FILE = "POLYCLINIC_SITES_FILE", "POLYCLINIC_NOTICES_FILE"
 _MOST_COUNTERS = 10_000
+_FAILURES_AT_ONCE, _FAILURES_PER_SECOND = 20, 1.0
 
 
 class Gate:
-    """ASGI middleware around the SuperLink. ``limit`` bounds the bytes of one answer of a site."""
+    """ASGI middleware around the SuperLink; its settings are the environment variables above.
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+    ``limit`` bounds the bytes of one answer of a site. Without a file of sites there are no keys (``--insecure``).
+    """
+
+    def __init__(self, app: App) -> None:
         self.app = app
         self.limit = int(os.environ.get(LIMIT, 2**31))
-        self.received: dict[bytes, int] = {}
+        self.received: dict[str, int] = {}
+        sites, notices = os.environ.get(SITES_FILE), os.environ.get(NOTICES_FILE)
+        self.authentication = SiteAuthentication(Path(sites)) if sites else None
+        self.notices = Notices(Path(notices) if notices else None)
+        self.failures = RateLimiter(_FAILURES_AT_ONCE, _FAILURES_PER_SECOND)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on to Flower, or reject it."""
-        if scope["type"] == "lifespan" or (scope["type"] != "http" and from_this_machine(scope)):
+        kind = scope["type"]
+        if kind == "lifespan":
             await self.app(scope, receive, send)
-        elif scope["type"] != "http":
-            await send({"type": "websocket.close"})
-        elif scope["path"] == LIVE_PATH:
+        elif kind == "http" and scope["path"] == LIVE_PATH:
             await self._live(scope, send)
-        elif scope["path"].startswith(_SITES_PATH):
+        elif kind == "http" and scope["path"].startswith(SITES_PATH):
             await self._from_site(scope, receive, send)
-        elif from_this_machine(scope):
-            await self.app(scope, receive, send)
+        elif not from_this_machine(scope):
+            await self._forbid(scope, send, "Only sites are served from other machines.")
+        elif not self._is_own_user(scope):
+            await self._forbid(scope, send, "Only the user that runs the server may do this.")
+        elif kind == "http":
+            await pass_on(self.app, scope, receive, send, largest_body(scope["path"], self.limit))
         else:
-            await _reply(send, 403, b"Only sites are served from other machines.")
+            await self.app(scope, receive, send)
+
+    async def _forbid(self, scope: Scope, send: Send, text: str) -> None:
+        if scope["type"] == "http":
+            await reply(scope, send, 403, text)
+        else:
+            await send({"type": "websocket.close"})
+
+    def _is_own_user(self, scope: Scope) -> bool:
+        """Whether a caller on this machine is the user that runs the server, or root, who could become it anyway."""
+        if not owners_are_known():
+            return True
+        # A connection keeps its owner, and to look it up takes some milliseconds.
+        connection = scope.get("state", {}).get(CONNECTION, {})
+        if connection.get("owner") is None:
+            connection["owner"] = connection_owner(scope.get("client"), scope.get("server"))
+        owner = connection["owner"]
+        if owner in (os.geteuid(), 0):
+            return True
+        who = "unknown" if owner is None else str(owner)
+        self.notices.about_stranger(who, f"a program of this machine's user {who} was kept from controlling the server")
+        return False
 
     async def _from_site(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count the bytes that a site uploads; the count is reset by each answer that it announces."""
-        key = dict(scope["headers"]).get(_KEY_HEADER, str(scope.get("client")).encode())
-        if scope["path"] == f"{_SITES_PATH}push-messages":
-            if len(self.received) > _MOST_COUNTERS:  # anybody can invent keys; Flower rejects them later
+        """Let a known site through, with a limit on what it sends."""
+        path = scope["path"]
+        if self.authentication is None:
+            caller = dict(scope["headers"]).get(KEY_HEADER, b"").decode("latin-1") or str(scope.get("client"))
+        else:
+            verdict = self.authentication.check(scope["headers"], caller_address(scope))
+            if isinstance(verdict, Rejected):
+                await self._turn_away(scope, send, verdict)
+                return
+            caller = verdict.site
+        if path == ANNOUNCE_PATH:
+            if len(self.received) > _MOST_COUNTERS:  # without keys anybody can invent callers
                 self.received.clear()
-            self.received[key] = 0
-        if scope["path"] != f"{_SITES_PATH}push-object":
-            await self.app(scope, receive, send)
-            return
-        if self.received.get(key, 0) > self.limit:
-            await _reply(send, 413, b"This answer is larger than engine.max_message_mb.")
-            return
+            self.received[caller] = 0
 
-        async def counted() -> MutableMapping[str, Any]:
-            event = await receive()
-            self.received[key] = self.received.get(key, 0) + len(event.get("body", b""))
-            return event if self.received[key] <= self.limit else {"type": "http.disconnect"}
+        def count(size: int) -> bool:
+            self.received[caller] = self.received.get(caller, 0) + size
+            return self.received[caller] <= self.limit
 
-        await self.app(scope, counted, send)
+        if path == OBJECT_PATH and self.received.get(caller, 0) > self.limit:
+            await reply(scope, send, 413, "This answer is larger than engine.max_message_mb.")
+            return
+        largest = largest_body(path, self.limit)
+        await pass_on(self.app, scope, receive, send, largest, count if path == OBJECT_PATH else None)
+
+    async def _turn_away(self, scope: Scope, send: Send, verdict: Rejected) -> None:
+        """Say why by a header; those who only guess soon hear no more than 429."""
+        address = caller_address(scope)
+        status = verdict.status
+        if verdict.guilty and not self.failures.take(network_of(address)):
+            status = 429
+        elif verdict.guilty:
+            shown = sha256(dict(scope["headers"]).get(KEY_HEADER, b"")).hexdigest()
+            self.notices.about_stranger(f"{address} {verdict.reason} {shown}", verdict.notice)
+        elif verdict.notice:
+            self.notices.about_site(verdict.site, verdict.notice)
+        # Flower's own words: its SuperNode writes them into its log.
+        await reply(scope, send, status, f"Invalid SuperNode authentication: {verdict.reason}.", verdict.headers())
 
     async def _live(self, scope: Scope, send: Send) -> None:
         """Send the live view of the run to clients with the coordinator's token."""
         token, file = os.environ.get(LIVE_TOKEN, ""), Path(os.environ.get(LIVE_FILE, ""))
         presented = dict(scope["headers"]).get(b"authorization", b"").removeprefix(b"Bearer ")
         if not token or not hmac.compare_digest(presented, token.encode()):
-            await _reply(send, 401, b"A token is needed; the coordinator has it in the run folder.")
+            status = 401 if self.failures.take(network_of(caller_address(scope))) else 429
+            await reply(scope, send, status, "A token is needed; the coordinator has it in the run folder.")
         elif not file.is_file():
-            await _reply(send, 404, b"No run is live.")
+            await reply(scope, send, 404, "No run is live.")
         else:
-            await _reply(send, 200, file.read_bytes())
+            await reply(scope, send, 200, file.read_text(encoding="utf-8"))
 
 
-def from_this_machine(scope: Scope) -> bool:
+def from_this_machine(scope: MutableMapping[str, Any]) -> bool:
     """Whether a request came over the loopback interface."""
     client = scope.get("client")
     try:
@@ -92,22 +162,25 @@ def from_this_machine(scope: Scope) -> bool:
     return (mapped or address).is_loopback
 
 
-async def _reply(send: Send, status: int, body: bytes) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]})
-    await send({"type": "http.response.body", "body": body})
-
-
 def main() -> None:
     """``flower-superlink`` with the gate outermost; fails rather than serve without it."""
+    import uvicorn
     from flwr.superlink import extensions
     from flwr.superlink import main as superlink
     from flwr.superlink.cli.flower_superlink import flower_superlink
     from starlette.middleware import Middleware
 
+    from polyclinic.deploy.coordinator.bounded_connection import BoundedConnection
+
+    if not os.environ.get(SITES_FILE) and "--insecure" not in sys.argv:
+        raise SystemExit(f"{SITES_FILE} is not set, so no site could be known; start it with polyclinic server.")
     extensions.get_middleware = lambda: (Middleware(Gate),)
     outermost: object = superlink._get_middleware()[0].cls
     if outermost is not Gate:
         raise SystemExit("This version of Flower has no place for the gate; install the version that polyclinic pins.")
+    for name in ("FLWR_INTERNAL_GRPC_CONTROL_API", "FLWR_INTERNAL_GRPC_FLEET_API"):
+        os.environ.pop(name, None)  # would open further ports, without the gate
+    uvicorn.run = functools.partial(uvicorn.run, http=BoundedConnection)
     flower_superlink()
 
 

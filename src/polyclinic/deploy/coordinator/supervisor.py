@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from subprocess import Popen
@@ -20,8 +19,10 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_json, require_space, write_private, write_text
 from polyclinic.core.version import VERSION
 from polyclinic.deploy.coordinator.event_relay import Follower
-from polyclinic.deploy.coordinator.gate import LIMIT, LIVE_FILE, LIVE_TOKEN
+from polyclinic.deploy.coordinator.gate import LIMIT, LIVE_FILE, LIVE_TOKEN, NOTICES_FILE, SITES_FILE
+from polyclinic.deploy.coordinator.gate_authentication import write_sites
 from polyclinic.deploy.coordinator.launch import Launch, LaunchFiles
+from polyclinic.deploy.coordinator.registration import register_sites
 from polyclinic.deploy.coordinator.tls_listener import ListenAddress
 from polyclinic.deploy.keys.key_folders import accepted
 from polyclinic.deploy.processes import environment, is_alive, program, run_program, start, start_time, stop
@@ -57,6 +58,9 @@ class CoordinatorSupervisor:
         self.files.home.mkdir(parents=True, exist_ok=True)
         # The outcome of an earlier start would be taken for that of this one.
         self.files.outcome.unlink(missing_ok=True)
+        # Without this file the gate tells sites that the server is starting.
+        self.files.known_sites.unlink(missing_ok=True)
+        self.files.gate_notices.unlink(missing_ok=True)
         self.address.require_free(_PORT_TIMEOUT)
         self._stack = ExitStack()
         log = self._stack.enter_context(self.files.superlink_log.open("ab"))
@@ -76,16 +80,14 @@ class CoordinatorSupervisor:
         self._stack.close()
 
     def accept_sites(self, sites: Sequence[str]) -> None:
-        """Register the keys of accepted sites under the coordinator's names, so that no site can choose its own."""
+        """Register the keys of accepted sites under the coordinator's names, so that no site can choose its own.
+
+        The gate lets these sites in, all at once, when the last of them is registered.
+        """
         assert self.address.keys is not None
-
-        def register(site: tuple[str, Path]) -> None:
-            name, public = site
-            self._flwr("supernode", "register", str(public), _CONNECTION, "--name", name, what=f"registering {name}")
-
         wanted = {name: file for name, file in accepted(self.address.keys).items() if name in sites}
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(register, wanted.items()))
+        register_sites(self.address, wanted)
+        write_sites(self.files.known_sites, wanted)
 
     def serve(
         self,
@@ -123,9 +125,10 @@ class CoordinatorSupervisor:
 
     def _follow(self, files: LaunchFiles, on_poll: Callable[[], None] | None) -> dict[str, Any]:
         """Pass the server's events on to the observer until the run ends; give back its outcome."""
-        follower = Follower(files.relay, self.observer)
+        follower, notices = (Follower(path, self.observer) for path in (files.relay, self.files.gate_notices))
         started = time.monotonic()
         while True:
+            notices.look()
             follower.look()
             if files.outcome.exists():
                 follower.look()
@@ -163,6 +166,8 @@ class CoordinatorSupervisor:
             LIVE_FILE: str((self.folder / "live.json").resolve()),
             LIVE_TOKEN: self.files.token.read_text(encoding="utf-8"),
             LIMIT: str(self.limit),
+            NOTICES_FILE: str(self.files.gate_notices.resolve()),
+            SITES_FILE: str(self.files.known_sites.resolve()) if self.address.keys else "",
         }
 
     def _wait_for_superlink(self) -> None:

@@ -23,16 +23,6 @@ def test_the_name_is_checked_wherever_the_home_is(tmp_path: Path) -> None:
     assert f"'{name}' is no name of a site" in done.err
 
 
-def test_a_site_says_at_its_start_what_privacy_has_spent(tmp_path: Path) -> None:
-    (tmp_path / "policy.toml").write_text("max_epsilon = 5\n")
-    done = call(
-        "site", "--data", tmp_path, "--server", "a:1", "--name", "north", "--insecure", "--home", tmp_path / "h",
-        "--policy", tmp_path / "policy.toml",
-    )  # fmt: skip
-    assert done.code == 2, "there are no images"
-    assert "0 updates in all runs spent an epsilon of 0, 5 allowed (max_epsilon)" in done.err
-
-
 def test_what_a_site_needs_is_named() -> None:
     done = call("site", "--name", "north")
     assert done.code == 2

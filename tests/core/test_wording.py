@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from polyclinic.core.wording import first_finding, readable_bytes
+from polyclinic.core.wording import first_finding, printable_line, readable_bytes
 
 
 class Inner(BaseModel):
@@ -60,3 +62,11 @@ def test_the_first_fault_in_words(table: dict[str, Any], words: str, about: str)
 )
 def test_sizes_are_in_powers_of_1000(number: float, words: str) -> None:
     assert readable_bytes(number) == words
+
+
+@given(st.text(max_size=40) | st.builds(lambda text, times: text * times, st.text(max_size=20), st.integers(0, 100)))
+def test_a_line_of_a_site_is_printable_and_short(text: str) -> None:
+    line = printable_line(text)
+    assert line.isprintable()
+    assert len(line) <= 500
+    assert printable_line(line) == line

@@ -13,8 +13,9 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from polyclinic.core.wording import printable_line
 from polyclinic.engines.inprocess import InProcess
-from polyclinic.exchange.checks import is_finite, printable_line, scores_problem, shared_amount, update_problem
+from polyclinic.exchange.checks import is_finite, scores_problem, shared_amount, update_problem
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Broadcast, Evaluation, Failure, Tensors, Update
 from support import Keeper, assert_same, tiny_recipe, tiny_server
@@ -402,14 +403,6 @@ def test_scores_that_would_spoil_a_table_are_refused(evaluation: Evaluation, wor
 def test_every_row_is_looked_at() -> None:
     rows = [dict(ROW), dict(ROW), {**ROW, "value": inf}]
     assert scores_problem(Evaluation("north", ROUND, 1, 0.5, rows)) == "a row has the value inf"
-
-
-@given(st.text(max_size=40) | st.builds(lambda text, times: text * times, st.text(max_size=20), st.integers(0, 100)))
-def test_a_line_of_a_site_is_printable_and_short(text: str) -> None:
-    line = printable_line(text)
-    assert line.isprintable()
-    assert len(line) <= 500
-    assert printable_line(line) == line
 
 
 @given(st.text(st.characters(categories=["L", "N", "P"]), max_size=500))

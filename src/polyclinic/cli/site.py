@@ -68,11 +68,9 @@ def site(
     if not host or not (port.isdecimal() and 0 < int(port) < 65536):
         raise PolyclinicError(f"--server {server}: expected HOST:PORT, such as fed.example.org:8443.")
     from polyclinic.deploy.keys.key_folders import check_site_name
-    from polyclinic.deploy.site.privacy_ledger import spending_lines
     from polyclinic.deploy.site.run_site import federation_of, run_site
     from polyclinic.deploy.site.server_connection import ServerConnection
     from polyclinic.deploy.site.settings import SiteSettings, default_home
-    from polyclinic.federation.site_policy import load_policy
 
     check_site_name(name)
     folder = (home or default_home(name)).expanduser().resolve()
@@ -81,8 +79,6 @@ def site(
         str(encoder.resolve()) if encoder else None, case_pattern, str(key.resolve()) if key and not insecure else None,
     )  # fmt: skip
     connection = ServerConnection(server, None if insecure else key, None if insecure else ca)
-    for line in spending_lines(folder, load_policy(policy).max_epsilon):
-        typer.echo(line, err=True)
     try:
         run_site(settings, connection, lambda text: typer.echo(text, err=True), give_up)
     except KeyboardInterrupt:

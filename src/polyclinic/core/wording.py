@@ -1,4 +1,4 @@
-"""Words for people: what a validation found, and sizes."""
+"""Words for people: what a validation found, sizes, and sentences that came from elsewhere."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 MB = 10**6
 """Bytes of a megabyte, in every setting and in everything that is printed."""
 
+_LONGEST_LINE = 500  # characters of a sentence that came from another machine
 _NOUNS = {
     "string_type": 'text (in quotes, such as "5", where it looks like a number)',
     "bool_type": "true or false",
@@ -77,3 +78,9 @@ def readable_bytes(number: float) -> str:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
         number /= 1000
     return ""
+
+
+def printable_line(text: str) -> str:
+    """A site's text as one printable line of bounded length, for a terminal and a record: it may hold anything."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * _LONGEST_LINE])
+    return " ".join(plain.split())[:_LONGEST_LINE]

@@ -13,9 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
-
-from torch import Tensor
+from typing import IO, TYPE_CHECKING, Any
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.exchange.audit_head import (
@@ -29,6 +27,9 @@ from polyclinic.exchange.audit_head import (
     write_head,
 )
 from polyclinic.exchange.receipts import Receipt
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 try:
     import fcntl

@@ -21,7 +21,6 @@ _COUNT_LIMIT = 2**31  # of anything that a site counts; more would not fit into 
 _LARGEST_METRIC = 1e12  # of either sign: the sum over all cases of all sites must stay a number
 _LARGEST_VALUE = 1e18  # of a weight or shared number, either sign: its square still fits into 32 bits, a sum too
 _LONGEST_NAME = 1000  # characters of a name in a table
-_LONGEST_LINE = 500  # characters of a sentence that a site sends
 _MOST_LOSS_TERMS = 100
 
 
@@ -63,12 +62,6 @@ def scores_problem(scores: Evaluation) -> str | None:
         if not all(map(_fits_mean, numbers.values())):
             return f"the statistics of '{name}' hold a value that no mean can take"
     return None
-
-
-def printable_line(text: str) -> str:
-    """A site's text as one printable line of bounded length, for a terminal and a record: it may hold anything."""
-    plain = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * _LONGEST_LINE])
-    return " ".join(plain.split())[:_LONGEST_LINE]
 
 
 def _fits_table(text: str) -> bool:

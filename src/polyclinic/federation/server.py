@@ -14,7 +14,8 @@ import torch
 from polyclinic.components.base import Component
 from polyclinic.components.rounds import ServerRound
 from polyclinic.core.seeds import generator_for
-from polyclinic.exchange.checks import printable_line, shared_amount, update_problem
+from polyclinic.core.wording import printable_line
+from polyclinic.exchange.checks import shared_amount, update_problem
 from polyclinic.exchange.messages import Broadcast, Failure, Tensors, Update, tensor_bytes
 from polyclinic.federation.checkpoint import Checkpoint, ServerState
 from polyclinic.federation.engine import Engine

@@ -11,8 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.version import installed_versions
+from polyclinic.core.wording import printable_line
 from polyclinic.data.federation import Task
-from polyclinic.exchange.checks import printable_line
 from polyclinic.exchange.messages import Description, Failure
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.recovery import NoQuorumError

@@ -44,6 +44,14 @@ def test_the_log_says_what_the_site_is_and_what_may_leave(tiny_federation: Path,
         check_site(SiteSettings("west", str(tiny_federation), str(tmp_path)), ServerConnection("127.0.0.1:1"), print)
 
 
+def test_the_log_says_what_privacy_has_spent(tiny_federation: Path, tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("max_epsilon = 5\n")
+    lines: list[str] = []
+    settings = SiteSettings("south", str(tiny_federation), str(tmp_path), str(tmp_path / "policy.toml"))
+    check_site(settings, ServerConnection("127.0.0.1:1"), lines.append)
+    assert "privacy: 0 updates in all runs spent an epsilon of 0, 5 allowed (max_epsilon)" in lines
+
+
 def test_a_folder_of_images_gets_a_federation_around_it(tiny_federation: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     assert federation_of(tiny_federation, "north", home) == tiny_federation.resolve()

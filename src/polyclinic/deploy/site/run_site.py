@@ -59,6 +59,11 @@ def check_site(settings: SiteSettings, connection: ServerConnection, log: Callab
     log(f"policy: {settings.policy or 'the defaults, because there is no --policy'}")
     for key, value in policy.model_dump().items():
         log(f"  {key} = {list(value) if isinstance(value, tuple) else value}")
+    if policy.max_epsilon is not None:
+        from polyclinic.deploy.site.privacy_ledger import spending_lines  # needs torch, which takes time to load
+
+        for line in spending_lines(Path(settings.home), policy.max_epsilon):
+            log(line)
     log(f"everything that leaves is listed in {Path(settings.home) / 'audit.jsonl'}")
 
 

@@ -18,10 +18,11 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.wording import printable_line
 from polyclinic.engines.flower.bounded_arrays import bounded_arrays
 from polyclinic.engines.flower.nodes import Node, Nodes
 from polyclinic.engines.flower.records import from_records, to_records
-from polyclinic.exchange.checks import printable_line, scores_problem
+from polyclinic.exchange.checks import scores_problem
 from polyclinic.exchange.messages import (
     Broadcast,
     Description,

@@ -52,9 +52,9 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.wording import printable_line
 from polyclinic.engines.flower.bounded_arrays import bounded_arrays
 from polyclinic.engines.flower.bounded_http import BoundedFleetHttpClient, VersionHeaders
-from polyclinic.exchange.checks import printable_line
 
 if TYPE_CHECKING:
     from flwr.proto.message_pb2 import ObjectTree

@@ -285,6 +285,16 @@ def test_failures_are_slowed_by_address_and_sites_are_not(keyed: Gate, tmp_path:
     assert ask(keyed, PUSH, ("192.0.2.8", 1), headers_of(tmp_path, "stranger"))[0] == 401
 
 
+def test_flower_s_own_supernode_understands_a_refusal(keyed: Gate, tmp_path: Path) -> None:
+    from flwr.supercore.error import ApiErrorCode, FlowerError
+
+    _, text = ask(keyed, PUSH, headers=headers_of(tmp_path, "stranger"))
+    error = FlowerError.from_json(text.decode())
+    assert error is not None
+    assert error.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED
+    assert error.message == "Invalid SuperNode authentication: unknown-key."
+
+
 def test_the_coordinator_is_told_in_few_words(keyed: Gate, tmp_path: Path) -> None:
     for _ in range(5):
         ask(keyed, PUSH, headers=headers_of(tmp_path, "stranger"))

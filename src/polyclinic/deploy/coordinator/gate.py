@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hmac
 import ipaddress
+import json
 import os
 import sys
 from collections.abc import MutableMapping
@@ -41,6 +42,7 @@ from polyclinic.runs.live_view import LIVE_PATH
 LIVE_FILE, LIVE_TOKEN, LIMIT = "POLYCLINIC_LIVE_FILE", "POLYCLINIC_LIVE_TOKEN", "POLYCLINIC_MESSAGE_LIMIT"
 SITES_FILE, NOTICES_FILE = "POLYCLINIC_SITES_FILE", "POLYCLINIC_NOTICES_FILE"
 _MOST_COUNTERS = 10_000
+_NODE_ACTIVATION_FAILED = 2004  # of Flower's table of errors
 _FAILURES_AT_ONCE, _FAILURES_PER_SECOND = 20, 1.0
 
 
@@ -135,8 +137,12 @@ class Gate:
             self.notices.about_stranger(f"{address} {verdict.reason} {shown}", verdict.notice)
         elif verdict.notice:
             self.notices.about_site(verdict.site, verdict.notice)
-        # Flower's own words: its SuperNode writes them into its log.
-        await reply(scope, send, status, f"Invalid SuperNode authentication: {verdict.reason}.", verdict.headers())
+        text = "The server is starting; try again."
+        if verdict.reason != "starting":
+            # In the form of Flower's own errors, which a SuperNode writes into its log.
+            detail = f"Invalid SuperNode authentication: {verdict.reason}."
+            text = json.dumps({"code": _NODE_ACTIVATION_FAILED, "detail": detail})
+        await reply(scope, send, status, text, verdict.headers())
 
     async def _live(self, scope: Scope, send: Send) -> None:
         """Send the live view of the run to clients with the coordinator's token."""

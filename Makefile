@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # One thread a worker; compiled files are kept, because tests start many processes.
 QUIET := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: demo test test-engines soak format benchmark clean
+.PHONY: demo test test-engines fuzz soak format benchmark clean
 
 demo: $(STAMP)
 	$(BIN)/polyclinic compare demo-nuclei --methods fedavg,fedbn --seeds 1 --out runs/demo
@@ -21,6 +21,11 @@ test: $(STAMP)
 # Every registered method, in one process and over Flower: the same weights? About half an hour.
 test-engines: $(STAMP)
 	PYTHONPATH=tests $(QUIET) $(BIN)/python tests/e2e/agreement.py benchmarks/engines_agree.md
+
+# Hostile bytes at every boundary, many more than the suite tries; about ten minutes.
+FUZZ ?= 3000
+fuzz: $(STAMP)
+	POLYCLINIC_FUZZ=$(FUZZ) PYTHONPATH=tests $(QUIET) $(BIN)/python tests/fuzz_report.py benchmarks/fuzz.md
 
 # 50 sites, 500 rounds, a process killed or stopped every few seconds: the same result? Hours on two cores.
 soak: $(STAMP)

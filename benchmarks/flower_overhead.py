@@ -7,9 +7,8 @@ Three ways are measured one after another for each size, in rounds that only tra
   its new process for every message, and no polyclinic;
 * polyclinic over Flower: server and two sites in processes of their own.
 
-Added = a round over Flower, less the slowest site's own training, less a round of Flower alone, less what the server
-does in a round in process (aggregation, checkpoint). The first round of a run is left out: it reads images and builds
-the network.
+The rest = a round over Flower, less the slowest site's own training, less what the server does in a round in process
+(aggregation, checkpoint). The first round of a run is left out: it reads images and builds the network.
 
     python benchmarks/flower_overhead.py [--rounds N] [--out FILE]
 """
@@ -83,20 +82,21 @@ TEXT = """# What the Flower engine adds to a round
 Made by `python benchmarks/flower_overhead.py --rounds {rounds}` on {machine}; {about}. Two sites, TLS and keys,
 127.0.0.1; two training steps of two 32x32 images, no validation; medians over the rounds after the first. Seconds.
 
-| parameters | MB each way | in process | Flower alone | over Flower | slowest site trains | server's own work | added |
-|---|---|---|---|---|---|---|---|
+| parameters | MB each way | in process | over Flower | slowest site | server | the rest | Flower alone | before |
+|---|---|---|---|---|---|---|---|---|
 {lines}
 
-*Flower alone* sends the same bytes to two SuperNodes whose app gives them straight back: Flower's polling (an idle
-SuperNode looks for messages every 3 s), its process for every message, and the transfer. *Added* is a round over Flower
-less the slowest site's training, less Flower alone, less the server's own work as it is in process (aggregation and
-checkpoint): what the hand-over to the site's worker, the checks and the audit log take. It can be negative where the
-two met Flower's polls differently.
+*The rest* is a round over Flower less the training of the slowest site and the server's own work as it is in process
+(aggregation and checkpoint): the transfer both ways, polls, the hand-over to the site's worker, checks and audit log.
+*Flower alone* sends the same bytes to two SuperNodes whose app gives them straight back: Flower's polls (an idle
+SuperNode looks for messages every 3 s), its process for every message, and the transfer. *Before* is what a round over
+Flower took when sites had a SuperNode and a process for each message (measured then, with a load average of 3).
 
 Bytes: tensors travel as safetensors, whose header added {more} for one tensor each; a network of a hundred tensors adds
 about 10 kB. Flower cuts what it sends into pieces of 5 MiB, so that no model is too large for it; an answer above
-`engine.max_message_mb` (2048 by default) is turned away at the server's gate.
+`engine.max_message_mb` is turned away at the server's gate.
 """
+BEFORE = {2: 5.00, 8: 8.09, 30: 14.59}  # seconds of a round over Flower when each site had a SuperNode
 
 
 def recipe_for(width: int, rounds: int) -> list[str]:
@@ -162,7 +162,7 @@ def measure(millions: int, rounds: int, folder: Path) -> dict[str, Any]:
     weights = {"weights/x": torch.zeros(size // 4)}
     return {
         "parameters": millions, "bytes": size, "wire": sum(map(len, encode(weights).values())), "inprocess": here,
-        "bare": bare, "flower": there, "slowest": slowest, "server": server, "added": there - slowest - bare - server,
+        "bare": bare, "flower": there, "slowest": slowest, "server": server, "rest": there - slowest - server,
     }  # fmt: skip
 
 
@@ -179,8 +179,9 @@ def main() -> None:
     known = installed_versions()
     load = subprocess.run(["uptime"], capture_output=True, text=True).stdout.strip().rpartition("load")[2]
     lines = [
-        f"| {one['parameters']} M | {one['bytes'] / 1e6:.1f} | {one['inprocess']:.2f} | {one['bare']:.2f} "
-        f"| {one['flower']:.2f} | {one['slowest']:.2f} | {one['server']:.2f} | {one['added']:+.2f} |"
+        f"| {one['parameters']} M | {one['bytes'] / 1e6:.1f} | {one['inprocess']:.2f} | {one['flower']:.2f} "
+        f"| {one['slowest']:.2f} | {one['server']:.2f} | {one['rest']:.2f} | {one['bare']:.2f} "
+        f"| {BEFORE[one['parameters']]:.2f} |"
         for one in found
     ]
     machine = f"{platform.machine()}, 2 cores, no GPU (load{load} at the end)"

@@ -40,6 +40,7 @@ from polyclinic.federation.observer import Observer
 
 _Answer = TypeVar("_Answer", bound=Message)
 _FIRST_POLL, _LAST_POLL = 0.1, 0.5  # seconds between two polls for an answer; the interval grows in a long round
+_POLL_PER_SITE = 0.02  # seconds by which the longest interval grows with each site, so that many do not fill a core
 _REFRESH_INTERVAL = 2.0  # seconds between two checks of which sites are connected
 _LONGEST_TTL = 7 * 24 * 3600.0
 _DESCRIBE_DEADLINE = 300.0  # seconds for a request without training
@@ -207,7 +208,7 @@ class _Exchange:
                 self.replies.put((site, message, error))
                 return
             time.sleep(pause)
-            pause = min(pause * 1.2, _LAST_POLL)
+            pause = min(pause * 1.2, max(_LAST_POLL, _POLL_PER_SITE * len(self.asked)))
 
     def _take(self, site: str, reply: FlowerMessage | Exception) -> None:
         if not isinstance(reply, Exception) and reply.has_error() and reply.error.code in _LOST_CODES:

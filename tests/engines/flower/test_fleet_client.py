@@ -88,6 +88,8 @@ def error(code: int) -> bytes:
     ("response", "reason"),
     [
         ((401, {"polyclinic-reason": "unknown-key"}, b""), "key"),
+        ((429, {"polyclinic-reason": "signature"}, b""), "key"),
+        ((401, {"polyclinic-reason": "unknown-key"}, error(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)), "key"),
         ((401, {}, b"Invalid SuperNode authentication"), "key"),
         ((403, {}, error(ApiErrorCode.FLEET_SUPERNODE_REGISTRATION_DISABLED)), "key"),
         ((409, {}, error(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)), "active"),

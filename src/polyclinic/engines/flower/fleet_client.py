@@ -238,11 +238,12 @@ def _rejection(response: httpx.Response) -> Exception:
     code = flower.code if flower else None
     if named == "clock" or (response.status_code == httpx.codes.UNAUTHORIZED and _is_off(ahead)):
         return RejectedError("clock", ahead)
-    if code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
+    if code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED and named is None:
         return RejectedError("active")
     if code in (ApiErrorCode.FLEET_RUN_STATUS_NOT_ALLOWED, ApiErrorCode.FLEET_GET_RUN_FAILED):
         return RunEndedError("the run has ended")
-    if response.status_code == httpx.codes.UNAUTHORIZED or code == ApiErrorCode.FLEET_SUPERNODE_REGISTRATION_DISABLED:
+    refused = response.status_code == httpx.codes.UNAUTHORIZED or named in ("unknown-key", "signature")
+    if refused or code == ApiErrorCode.FLEET_SUPERNODE_REGISTRATION_DISABLED:
         return RejectedError("key")
     words = flower.message if flower else f"HTTP {response.status_code}"
     return RejectedError(printable_line(str(words)))

@@ -58,10 +58,13 @@ class Soak:
 
     def run(self, pause: float, limit: float) -> None:
         """Until the server has finished; raises when that takes longer than ``limit`` seconds."""
+        self.federation.server("run", *self.arguments)
+        self.federation.wait_for(lambda: "listening" in self.federation.output("server"))
         for site in self.federation.sites:
             self.federation.site(site)
-        self.federation.server("run", *self.arguments)
-        disturbance, sampling = time.monotonic() + 60, time.monotonic()
+            time.sleep(1)  # on few cores all of them at once would take minutes to start
+        disturbance = time.monotonic() + 60
+        sampling = time.monotonic()
         while True:
             now = time.monotonic()
             code = self.federation.processes["server"].poll()

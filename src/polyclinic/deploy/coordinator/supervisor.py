@@ -30,7 +30,7 @@ from polyclinic.deploy.site.run_guard import CLIENT, SERVER
 from polyclinic.federation.observer import Observer
 
 _CONNECTION = "polyclinic"  # name of the connection in Flower's config.toml
-_START_TIMEOUT = 90.0
+_START_TIMEOUT = 300.0  # a busy machine may need minutes
 _PORT_TIMEOUT = 10.0
 
 

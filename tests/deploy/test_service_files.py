@@ -70,7 +70,8 @@ def require_parses(arguments: list[str]) -> None:
     require_options(arguments)
     command, rest = find(arguments)
     if rest != ["--version"]:
-        assert not isinstance(command, click.Group), f"{' '.join(arguments)} is not a whole command"
+        whole = not isinstance(command, click.Group) or command.invoke_without_command
+        assert whole, f"{' '.join(arguments)} is not a whole command"
         command.make_context(command.name or "", rest)
 
 

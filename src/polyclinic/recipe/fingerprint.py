@@ -23,6 +23,7 @@ NOT_COVERED = (
     "data.cache",
     "network.weights",
     "training.quorum",
+    "training.max_update_ratio",
     "evaluation.units",
 )
 """Keys and tables that the fingerprint leaves out; of ``network.weights`` it has whether they are random."""

@@ -109,9 +109,9 @@ class MessageLoop(Thread):
             client.close()
 
     def _accepted(self, number: int) -> None:
-        self.log(f"connected to {self.connection.server}")
-        write_text(self.node_file, f"{self.connection.server} {number}")
         self.rejected_since, self.problem = None, ""
+        write_text(self.node_file, f"{self.connection.server} {number}")
+        self.log(f"connected to {self.connection.server}")
 
     def _rejected(self, client: FleetClient, error: RejectedError) -> None:
         if error.reason == "active" and self._deactivate_old_node(client):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -92,3 +94,32 @@ def test_memory_holds_the_newest_states_up_to_its_limit(tmp_path: Path) -> None:
     assert memory.get(tmp_path / "c", before=1) is None
     assert stores[2].load(before=1).optimizer["a.b/exp_avg"].tolist() == [0, 0]
     StateMemory(limit_mb=0).put(tmp_path, state(0))
+
+
+def test_the_memory_of_many_sites_can_be_written_beside_the_training() -> None:
+    """One thread puts states in while another takes them out: with 50 sites a run failed with a changed dictionary."""
+    memory = StateMemory(limit_mb=0.05)
+    folders = [Path(f"site-{number}") for number in range(60)]
+    state = SiteState(round=0, personal={"w": torch.zeros(200)})
+    errors: list[Exception] = []
+
+    def put() -> None:
+        try:
+            for _ in range(300):
+                for folder in folders:
+                    memory.put(folder, state)
+        except Exception as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        writer = Thread(target=put)
+        writer.start()
+        while writer.is_alive():
+            for folder in folders:
+                memory.drop(folder)
+                memory.get(folder, 1)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors

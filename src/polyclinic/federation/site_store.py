@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 
 from safetensors.torch import save as to_bytes
 
@@ -43,29 +44,36 @@ class SiteState:
 
 
 class StateMemory:
-    """Newest states of the sites of a process, up to a limit, beside their files: the oldest make room."""
+    """Newest states of the sites of a process, up to a limit, beside their files: the oldest make room.
+
+    A state is put here by the thread that writes it to disk, while another site trains.
+    """
 
     def __init__(self, limit_mb: float = 128) -> None:
         self.limit = limit_mb * MB
         self._states: dict[Path, SiteState] = {}
+        self._lock = Lock()
 
     def put(self, folder: Path, state: SiteState) -> None:
         """Keep a state, if it fits at all."""
-        self._states.pop(folder, None)
-        if state.bytes > self.limit:
-            return
-        while self._states and sum(other.bytes for other in self._states.values()) + state.bytes > self.limit:
-            del self._states[next(iter(self._states))]
-        self._states[folder] = state
+        with self._lock:
+            self._states.pop(folder, None)
+            if state.bytes > self.limit:
+                return
+            while self._states and sum(other.bytes for other in self._states.values()) + state.bytes > self.limit:
+                del self._states[next(iter(self._states))]
+            self._states[folder] = state
 
     def get(self, folder: Path, before: int) -> SiteState | None:
         """The state in memory, if a round ``before`` may start from it; only for reading."""
-        state = self._states.get(folder)
+        with self._lock:
+            state = self._states.get(folder)
         return state if state is not None and state.round < before else None
 
     def drop(self, folder: Path) -> None:
         """Forget a state."""
-        self._states.pop(folder, None)
+        with self._lock:
+            self._states.pop(folder, None)
 
 
 class SiteStore:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from flower_support import initial_weights, make_handler, png_recipe, reason_of, request_for, site_in_process
 from polyclinic.deploy.keys.key_folders import make_site_key
@@ -241,13 +240,6 @@ def test_a_pretrained_encoder_is_the_site_s_own_file(tiny_federation: Path, tmp_
     assert "start the site with --encoder FILE" in reason_of(
         handler.answer(with_weights("/srv/of/the/server.safetensors"))
     )
-    save_file({"a": torch.zeros(1)}, tmp_path / "own.safetensors")
-    with_encoder = make_handler(tmp_path / "own", tiny_federation, encoder=str(tmp_path / "own.safetensors"))
-    assert with_encoder._with_local_settings({"network": {"weights": "/srv/x"}})["network"]["weights"] == str(
-        tmp_path / "own.safetensors"
-    )
-    assert with_encoder._with_local_settings({"network": {"weights": "random"}})["network"]["weights"] == "random"
-    assert "weights" not in with_encoder._with_local_settings({"network": {}})["network"]
 
 
 def test_everything_that_leaves_is_in_the_audit_log(tiny_federation: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import re
 import secrets
 import traceback
 from collections.abc import Callable, Mapping
@@ -17,7 +16,6 @@ from polyclinic.core.version import installed_versions
 from polyclinic.core.wording import MB
 from polyclinic.data.build_imageset import is_cached, prepared_bytes
 from polyclinic.data.federation import Federation, Item, item_header
-from polyclinic.data.formats import stem_of
 from polyclinic.data.imageset import ImageSet, Sample
 from polyclinic.data.sitedata import SiteData
 from polyclinic.deploy.keys.signatures import KeyFile
@@ -32,6 +30,8 @@ from polyclinic.deploy.site.admission import (
 )
 from polyclinic.deploy.site.case_sets import CaseSets, scored_samples
 from polyclinic.deploy.site.disk_limits import tidy_home
+from polyclinic.deploy.site.hidden_names import without_names
+from polyclinic.deploy.site.local_recipe import with_local_settings
 from polyclinic.deploy.site.privacy_ledger import PrivacyLedger, Spending
 from polyclinic.deploy.site.recipe_checks import refusal_before_data
 from polyclinic.deploy.site.run_recipe import RunRecipe
@@ -69,9 +69,6 @@ from polyclinic.recipe.files import make_recipe, parse_recipe
 from polyclinic.recipe.fingerprint import AskedRecipe, read_asked
 from polyclinic.runs.part_scoring import require_spacing
 from polyclinic.runs.plan import plan_run, prepare_items, require_training_data, site_data
-
-_CHANNEL_SUFFIX = re.compile(r"_\d{4}$")  # a file's name is that of its image and the number of the channel
-_SHORTEST_NAME = 3  # letters from which the name of an image can identify a patient
 
 
 @dataclass
@@ -132,23 +129,7 @@ class RequestHandler:
         return self._audited(request, asked, reply)
 
     def _without_names(self, text: str) -> str:
-        """An error's sentence for the server; one that names a file or an image of the site stays in the site's log."""
-        settings = self.settings
-        paths = list(filter(None, (settings.policy, settings.home, settings.data, settings.encoder)))
-        named_path = next((path for path in paths if path in text or str(Path(path).resolve()) in text), None)
-        if named_path is None and not self._names_an_image(text):
-            return text
-        self.log(text)
-        what = "policy" if named_path is not None and named_path == settings.policy else "files"
-        return f"something is wrong with the site's {what}, so nothing leaves; its log says what"
-
-    def _names_an_image(self, text: str) -> bool:
-        """Whether a sentence holds the name of an image (often that of a patient) without its folder."""
-        files = [path for path in (Path(self.settings.data) / self.settings.name).rglob("*") if path.is_file()]
-        stems = {stem_of(path) for path in files}
-        names = {path.name for path in files} | stems | {_CHANNEL_SUFFIX.sub("", stem) for stem in stems}
-        candidates = (name for name in names if len(name) >= _SHORTEST_NAME and name in text)
-        return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in candidates)
+        return without_names(text, self.settings, self.log)
 
     def _asked(self, text: str) -> AskedRecipe:
         """The recipe of a request with its fingerprint, computed once."""
@@ -239,7 +220,7 @@ class RequestHandler:
             origin = "the server's recipe"
             if len(text) > LONGEST_RECIPE:
                 raise PolyclinicError(f"{origin}: has {len(text)} characters, a site reads up to {LONGEST_RECIPE}.")
-            recipe = make_recipe(self._with_local_settings(parse_recipe(text, origin)), origin)
+            recipe = make_recipe(with_local_settings(parse_recipe(text, origin), self.settings, self.log), origin)
             refuse(refusal_before_data(policy, recipe))
             plan = plan_run(recipe)
             # Units were agreed on for all sites, whatever the files of this site say.
@@ -248,40 +229,6 @@ class RequestHandler:
         else:
             refuse(refusal_before_data(policy, self._open.recipe))
         return self._open
-
-    def _with_local_settings(self, table: dict[str, Any]) -> dict[str, Any]:
-        """The server's recipe with what the site decides: folder of the data, cache, device, file of the encoder."""
-        settings = self.settings
-        for key in ("data", "network", "engine"):
-            if not isinstance(table.get(key, {}), dict):
-                raise PolyclinicError(f"the server's recipe: {key} = {table[key]!r} is not possible: it is a table.")
-        data = {k: v for k, v in table.get("data", {}).items() if k not in ("cache", "case_pattern")}
-        data |= {"sites": [settings.name], "cache": str(self.home / "cache")}
-        # A pattern of the server's would ask the names of patients questions, and change which images are one case.
-        if settings.case_pattern is not None:
-            data["case_pattern"] = settings.case_pattern
-        if table.get("data", {}).get("case_pattern") not in (None, settings.case_pattern):
-            self.log(
-                "data.case_pattern of the server's recipe is not used: cases are read in the names of images by this "
-                "site's own rule; to change it, write case_pattern into federation.toml, or start with --case-pattern"
-            )
-        network = {k: v for k, v in table.get("network", {}).items() if k != "weights"}
-        if "weights" in table.get("network", {}):
-            network["weights"] = "random" if table["network"]["weights"] == "random" else settings.encoder
-            if network["weights"] is None:
-                raise PolyclinicError(
-                    "the recipe needs the file of a pretrained encoder, and the site gave none; start the site with "
-                    "--encoder FILE."
-                )
-        engine = {**table.get("engine", {}), "device": settings.device or "auto"}
-        return {
-            **table,
-            "federation": settings.data,
-            "data": data,
-            "network": network,
-            "engine": engine,
-            "tracking": {},
-        }
 
     def _data(self, opened: _OpenRecipe, part: ProtocolPart, policy: Policy, run: str) -> SiteData:
         """The site's prepared images for a part of the protocol; images of the last part are reused if possible."""

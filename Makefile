@@ -22,7 +22,7 @@ test: $(STAMP)
 test-engines: $(STAMP)
 	PYTHONPATH=tests $(QUIET) $(BIN)/python tests/e2e/agreement.py benchmarks/engines_agree.md
 
-# Hostile bytes at every boundary, many more than the suite tries; about ten minutes.
+# Hostile bytes at every boundary, many more than the suite tries; some minutes.
 FUZZ ?= 3000
 fuzz: $(STAMP)
 	POLYCLINIC_FUZZ=$(FUZZ) PYTHONPATH=tests $(QUIET) $(BIN)/python tests/fuzz_report.py benchmarks/fuzz.md

@@ -28,7 +28,8 @@ from polyclinic.core.tensor_files import load_tensors
 from polyclinic.core.version import installed_versions
 from polyclinic.runs.folder import RunFolder
 
-SERVER_EVERY = 40  # disturbances between two of the server
+SERVER_EVERY = 60  # disturbances between two of the server
+KINDS = {"worker killed": 1, "site killed": 1, "worker stopped": 4, "site stopped": 4}  # by how often they happen
 RESTART_AFTER = 1.0  # seconds, as a service manager waits
 
 
@@ -63,8 +64,9 @@ class Soak:
         for site in self.federation.sites:
             self.federation.site(site)
             time.sleep(1)  # on few cores all of them at once would take minutes to start
-        disturbance = time.monotonic() + 60
-        sampling = time.monotonic()
+        # A federation that never gets to its first round would show nothing.
+        self.federation.wait_for(lambda: "round 1/" in self.federation.output("server"), 1800)
+        disturbance = sampling = time.monotonic()
         while True:
             now = time.monotonic()
             code = self.federation.processes["server"].poll()
@@ -93,7 +95,7 @@ class Soak:
         site = self.rng.choice(self.federation.sites)
         process = self.federation.processes[site]
         workers = [pid for pid in descendants(process.pid) if pid != process.pid]
-        kind = self.rng.choice(("worker killed", "site killed", "worker stopped", "worker stopped", "site stopped"))
+        (kind,) = self.rng.choices(list(KINDS), list(KINDS.values()))
         pid = process.pid if kind.startswith("site") or not workers else workers[0]
         if pid in self._stopped or process.poll() is not None:
             return

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from flower_support import png_recipe
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.recipe import Recipe
-from polyclinic.recipe.files import load_recipe, make_recipe, recipe_text
-from polyclinic.recipe.fingerprint import NOT_COVERED, AskedRecipe, differing_keys, read_asked, recipe_sha256
+from polyclinic.recipe.files import deepest_key, load_recipe, make_recipe, parse_recipe, recipe_text
+from polyclinic.recipe.fingerprint import NOT_COVERED, AskedRecipe, differing_keys, hashed, read_asked, recipe_sha256
 from polyclinic.runs.folder import CHANGEABLE_KEYS
 
 
@@ -100,3 +102,24 @@ def test_keys_that_differ_are_named() -> None:
     first = Recipe(federation="x")
     other = make_recipe({"federation": "y", "training": {"lr": 0.5, "rounds": 3}, "engine": {"deadline": 3}})
     assert differing_keys(recipe_text(first), recipe_text(other)) == ["training.lr", "training.rounds"]
+
+
+@pytest.mark.parametrize("text", ["a." * 40_000 + "a=1", "[" + "a." * 40_000 + "a]", '"a".' * 20_000 + "a=1"])
+def test_a_text_on_which_a_toml_parser_would_fill_the_memory_is_refused_before_it_is_parsed(text: str) -> None:
+    with pytest.raises(PolyclinicError, match="more than 30 parts"):
+        parse_recipe(text, "the recipe")
+    assert read_asked(text).sha256 == ""
+    assert len(read_asked(text).text_sha256) == 64
+
+
+def test_numbers_in_lists_and_texts_are_no_deep_keys() -> None:
+    assert deepest_key('a.b = [0.1, 0.2, 0.3] # a.b.c\nc = "1.2.3.4.5"\n') <= 2
+
+
+def test_whatever_a_server_writes_is_named_by_its_hash_alone(tiny_federation: Path) -> None:
+    """A number of thousands of digits is valid TOML, and JSON cannot write it."""
+    text = recipe_text(png_recipe(tiny_federation)).replace("seed = 0", "seed = 0x" + "f" * 4000)
+    assert "ffff" in text
+    assert read_asked(text).sha256 == ""
+    assert read_asked(text).text_sha256 == hashed(text).text_sha256 != ""
+    assert hashed(5).text_sha256 == ""

@@ -52,3 +52,18 @@ def test_a_full_disk_gets_a_sentence(tmp_path: Path) -> None:
     book = ReceiptBook(tmp_path / "gone" / "receipts.jsonl", print)
     with pytest.raises(PolyclinicError, match="go on with --resume"):
         book.add("north", Receipt(1, A))
+
+
+def test_half_a_line_of_a_full_disk_does_not_stop_a_run_that_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "receipts.jsonl"
+    warnings: list[str] = []
+    ReceiptBook(file, warnings.append).add("north", Receipt(1, "a" * 64))
+    with file.open("ab") as out:
+        out.write(b'{"time": "2026')
+    for lines in (2, 3):
+        ReceiptBook(file, warnings.append).add("north", Receipt(lines, "b" * 64))
+    assert [given.lines for given in read_receipts(file)["north"]] == [1, 2, 3]
+    assert warnings == []
+    file.write_bytes(b"nonsense\n" + file.read_bytes())
+    ReceiptBook(file, warnings.append).add("north", Receipt(4, "c" * 64))
+    assert "line 1 is no receipt" in warnings[0]

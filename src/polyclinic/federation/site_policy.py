@@ -245,10 +245,14 @@ def limited(policy: Policy, evaluation: Evaluation, cases: int | None = None) ->
         return Evaluation(*plain, rows=_numbered(evaluation.rows))
     all_stats = statistics(evaluation.rows)
     stats = {name: numbers for name, numbers in all_stats.items() if numbers["count"] >= policy.minimum_images}
+    # A mean over all classes gives back what a class's own mean holds back.
+    hidden = {name.partition("/")[0] for name in all_stats.keys() - stats.keys()}
+    stats = {name: numbers for name, numbers in stats.items() if name not in hidden}
     if not stats:
         most = max(int(numbers["count"]) for numbers in all_stats.values())
         return _held_back(policy, evaluation, f"{most} cases")
-    return Evaluation(*plain, stats=stats)
+    dice = nan if "dice" in hidden else evaluation.dice
+    return Evaluation(evaluation.site, evaluation.round, evaluation.images, dice, stats=stats)
 
 
 def _held_back(policy: Policy, evaluation: Evaluation, what: str) -> Evaluation:

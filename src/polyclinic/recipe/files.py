@@ -17,6 +17,8 @@ from polyclinic.recipe.network import NETWORK_SETTINGS, NetworkSettings, Uncheck
 
 _COMMA = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)""")  # outside of quotes
 
+_DEEPEST_KEY = 30
+
 
 def shipped_recipes() -> dict[str, Path]:
     """Recipes that come with polyclinic, by name; in a checkout they lie beside ``src``."""
@@ -60,10 +62,33 @@ def load_recipe(source: str | Path, overrides: Iterable[str] = (), **replace: An
 
 def parse_recipe(text: str, origin: str) -> dict[str, Any]:
     """The table of a recipe's text, not checked yet."""
+    if deepest_key(text) > _DEEPEST_KEY:
+        raise PolyclinicError(f"{origin}: a key has more than {_DEEPEST_KEY} parts with dots between; no key has that.")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise PolyclinicError(f"{origin}: not a readable TOML file ({error}); mend that line.") from error
+
+
+def deepest_key(text: str) -> int:
+    """The most dots between two signs that end a key; the memory of a TOML parser grows with its square.
+
+    >>> deepest_key('a.b = [0.1, 0.2]')
+    1
+    """
+    most = dots = 0
+    quote = ""
+    for sign in text:
+        if quote:
+            quote = "" if sign in (quote, "\n") else quote
+        elif sign in "\"'":
+            quote = sign
+        elif sign in ",=[]{}#\n":
+            dots = 0
+        elif sign == ".":
+            dots += 1
+            most = max(most, dots)
+    return most
 
 
 def require_federation(recipe: Recipe, source: str | Path) -> None:

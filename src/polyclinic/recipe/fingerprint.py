@@ -28,7 +28,7 @@ NOT_COVERED = (
 )
 """Keys and tables that the fingerprint leaves out; of ``network.weights`` it has whether they are random."""
 _REPLACED_BY_SITE = ("federation", "tracking", "data.sites", "data.cache", "network.weights", "engine.device")
-LONGEST_RECIPE = 2**20  # letters
+LONGEST_RECIPE = 100_000  # letters; one with all keys has 4000
 _LONGEST_METHOD = 500
 
 
@@ -68,12 +68,20 @@ def read_asked(text: Any) -> AskedRecipe:
     """The recipe in a request, which may be anything; never raises."""
     if not isinstance(text, str):
         return AskedRecipe()
-    text_sha256 = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    unread = hashed(text)
     try:
         recipe = _without_files(text)
+        method = "".join(recipe.method.split())[:_LONGEST_METHOD]
+        return AskedRecipe(text, unread.text_sha256, recipe_sha256(recipe), method)
     except Exception:  # a hostile text may exhaust the parser in many ways; the request itself gets the sentence
-        return AskedRecipe(text[:LONGEST_RECIPE], text_sha256)
-    return AskedRecipe(text, text_sha256, recipe_sha256(recipe), "".join(recipe.method.split())[:_LONGEST_METHOD])
+        return unread
+
+
+def hashed(text: Any) -> AskedRecipe:
+    """The recipe in a request by the hash of its text alone, without reading it."""
+    if not isinstance(text, str):
+        return AskedRecipe()
+    return AskedRecipe(text[:LONGEST_RECIPE], hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest())
 
 
 def differing_keys(first: str, second: str) -> list[str]:

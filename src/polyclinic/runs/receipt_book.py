@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import append_text, read_bytes
 from polyclinic.exchange.receipts import Receipt, read_receipts
 
 _LARGEST_FILE = 64 * 2**20  # bytes, some 400 000 answers
@@ -18,8 +19,8 @@ class ReceiptBook:
 
     def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
         self.path, self.warn = path, warn
-        self._newest = {site: given[-1] for site, given in read_receipts(path).items()} if path.exists() else {}
         self._warned: set[str] = set()
+        self._newest = self._read()
 
     def add(self, site: str, receipt: Receipt) -> None:
         """Write a receipt down."""
@@ -32,16 +33,24 @@ class ReceiptBook:
             )
         self._newest[site] = receipt
         entry = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "site": site, **vars(receipt)}
+        if self.path.exists() and self.path.stat().st_size > _LARGEST_FILE:
+            self._warn_once("", f"{self.path} is full; no more receipts are kept")
+            return
+        append_text(self.path, json.dumps(entry) + "\n", "free some space and go on with --resume")
+
+    def _read(self) -> dict[str, Receipt]:
+        """The newest receipts of a run that goes on. What a kill or a full disk cut short is taken off."""
+        if not self.path.exists():
+            return {}
+        whole = read_bytes(self.path).rpartition(b"\n")
+        if whole[2]:
+            with self.path.open("r+b") as file:
+                file.truncate(len(whole[0]) + len(whole[1]))
         try:
-            with self.path.open("ab") as file:
-                if file.tell() > _LARGEST_FILE:
-                    self._warn_once("", f"{self.path} is full; no more receipts are kept")
-                    return
-                file.write(json.dumps(entry).encode() + b"\n")
-        except OSError as error:
-            raise PolyclinicError(
-                f"{self.path}: cannot be written ({error.strerror or error}); free some space and go on with --resume."
-            ) from error
+            return {site: given[-1] for site, given in read_receipts(self.path).items()}
+        except PolyclinicError as error:  # a record for others to look at; the run does not need it
+            self._warn_once("", str(error))
+            return {}
 
     def _warn_once(self, about: str, text: str) -> None:
         if about not in self._warned:

@@ -398,3 +398,10 @@ def test_without_keys_it_serves_only_if_that_is_meant(monkeypatch: pytest.Monkey
     monkeypatch.setattr("sys.argv", ["gate", "--port", "1"])
     with pytest.raises(SystemExit, match="no site could be known"):
         module.main()
+
+
+def test_the_server_s_own_address_is_this_machine() -> None:
+    """``--host 10.0.0.5``: its own programs then call from that address; no other machine can."""
+    assert from_this_machine({"client": ("10.0.0.5", 4000), "server": ("10.0.0.5", 8443)})
+    assert not from_this_machine({"client": ("10.0.0.6", 4000), "server": ("10.0.0.5", 8443)})
+    assert not from_this_machine({"client": None, "server": None})

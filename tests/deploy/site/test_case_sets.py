@@ -249,13 +249,13 @@ def test_a_full_memory_lets_nothing_new_leave(tmp_path: Path, thirty: Path, monk
 def test_one_more_image_or_slice_of_a_case_is_a_difference(tmp_path: Path) -> None:
     sets = CaseSets(tmp_path / "case_sets.json", b"secret")
     volumes = [Sample("north", f"v{case}", f"p{case}", index, None, None) for case in range(6) for index in range(4)]
-    sets.remember(sets.of_scores(volumes))
-    sets.check(sets.of_scores(reversed(volumes)), 5)
+    sets.remember(sets.of_scores({"": volumes}))
+    sets.check(sets.of_scores({"": volumes[::-1]}), 5)
     another = Sample("north", "another image", "p0", None, None, None)
     for other in (volumes[:-1], [*volumes, another], volumes[:-9]):
         with pytest.raises(RefusedError, match="scored cases differ in"):
-            sets.check(sets.of_scores(other), 5)
-    sets.check(sets.of_scores(sample for sample in volumes if sample.slice_index != 0), 5)
+            sets.check(sets.of_scores({"": other}), 5)
+    sets.check(sets.of_scores({"": [sample for sample in volumes if sample.slice_index != 0]}), 5)
     with pytest.raises(PolyclinicError, match="another secret"):
         CaseSets(sets.file, b"other").check({}, 5)
 

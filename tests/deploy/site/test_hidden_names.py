@@ -36,3 +36,10 @@ def test_the_policy_is_named_as_such_and_other_sentences_leave(settings: SiteSet
     for text in ("the training diverged", "John Doe-Janeway", "cab"):  # "ab" is too short to tell anything
         assert without_names(text, settings, logged.append) == text
     assert len(logged) == 1
+
+
+def test_images_behind_a_link_are_looked_for_too(settings: SiteSettings, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "Roe.png").touch()
+    (tmp_path / "data" / "north" / "labels").symlink_to(tmp_path / "elsewhere")
+    assert "its log says what" in without_names("Roe has no label", settings, lambda _: None)

@@ -194,3 +194,38 @@ def test_a_key_that_is_not_accepted_is_said_once_a_minute(site: Site, server: Fl
     server.hooks.clear()
     site.until(lambda: len(site.log) == 2)
     assert site.loop.rejected_since is None
+
+
+def test_a_log_that_cannot_be_written_for_a_while_does_not_silence_the_site(site: Site, server: FleetServer) -> None:
+    full = Event()
+    full.set()
+
+    def log(text: str) -> None:
+        if full.is_set():
+            raise OSError("no space left")
+        site.log.append(text)
+
+    site.loop.log = log
+    site.loop.start()
+    site.until(lambda: server.calls.count("activate-node") > 2)
+    full.clear()
+    server.send(1, to_records({}, {"act": "train"}))
+    assert site.answers(1) == [{"answer": True}]
+
+
+def test_requests_that_fail_again_and_again_are_answered_more_and_more_slowly(
+    site: Site, server: FleetServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return site.loop._stopping.is_set()
+
+    monkeypatch.setattr(site.loop._stopping, "wait", wait)
+    monkeypatch.setattr(site.loop, "_fail", lambda reason, _: ({}, {"kind": "Failure", "reason": reason}))
+    for _ in range(10):
+        server.send(1, RecordDict({"nothing": ConfigRecord({"of": "ours"})}), "query")
+    site.loop.start()
+    site.answers(10)
+    site.until(lambda: max(waits) == 5.0)

@@ -25,7 +25,7 @@ from polyclinic.federation.site import Site
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.recipe.files import recipe_text
 from polyclinic.runs.plan import plan_run
-from support import assert_same
+from support import assert_same, write_tiny_federation
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_what_goes_wrong_inside_is_a_sentence_without_traceback_and_path(
         return reason_of(handler.answer(asked))
 
     assert fail_with(RuntimeError("CUDA out of memory\nmore lines")) == "RuntimeError: CUDA out of memory"
-    assert fail_with(ValueError()) == "ValueError: "
+    assert fail_with(ValueError()) == "ValueError:"
     image = tiny_federation / "north" / "images" / "Mueller.png"
     for error in (FileNotFoundError(2, "No such file", str(image)), OSError(f"{tmp_path / 'home'}/x is full")):
         reason = fail_with(error)
@@ -401,3 +401,29 @@ def test_the_head_of_the_log_is_signed_with_the_site_s_key(tiny_federation: Path
     broken = make_handler(tmp_path / "other", tiny_federation, key=str(tmp_path / "none.key"))
     _, about = broken.serve({}, {"act": "delete"})
     assert about["reason"] == "the site's audit log cannot be written", "what cannot be signed does not leave"
+
+
+def test_an_update_rests_on_enough_different_images_whatever_the_seed_draws(tmp_path: Path) -> None:
+    """Five steps of one image each may draw the same image again: the server knows the order of every seed."""
+    federation = write_tiny_federation(tmp_path / "federation", {"north": 12})
+    handler = make_handler(tmp_path / "home", federation, policy="minimum_images = 5\n", device="cpu")
+    few = enough = 0
+    training = {"local_epochs": 5, "steps_per_epoch": 1, "batch_size": 1}
+    for seed in range(20):
+        recipe = png_recipe(federation, seed=seed, data={"split": [1.0, 0.0, 0.0]}, training=training)
+        reply = handler.answer(replace(request_for("train", recipe), run=f"run-{seed}"))
+        few += isinstance(reply, Failure) and "the update rests on" in reply.reason
+        enough += not isinstance(reply, Failure) or "differ in" in reply.reason
+    assert few >= 5
+    assert enough >= 3
+
+
+def test_what_a_server_writes_does_not_fill_the_log_of_a_site(tiny_federation: Path, tmp_path: Path) -> None:
+    logged: list[str] = []
+    handler = make_handler(tmp_path / "home", tiny_federation, log=logged)
+    for about in ({"act": "x" * 10**6}, {"broadcast": {"kind": "y" * 10**6}}, {"act": "train", "run": "z" * 10**6}):
+        _, answer = handler.serve({}, about)
+        assert len(answer["reason"]) <= 500
+    handler.serve({"g" * 10**6: b"x"}, {})
+    assert (tmp_path / "home" / "audit.jsonl").stat().st_size < 10_000
+    assert all(len(line) < 2000 for line in logged)

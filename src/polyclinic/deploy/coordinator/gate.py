@@ -158,8 +158,10 @@ class Gate:
 
 
 def from_this_machine(scope: MutableMapping[str, Any]) -> bool:
-    """Whether a request came over the loopback interface."""
-    client = scope.get("client")
+    """Whether a request came over the loopback interface, or from the address that the server itself listens on."""
+    client, server = scope.get("client"), scope.get("server")
+    if client and server and client[0] == server[0]:
+        return True
     try:
         address = ipaddress.ip_address(client[0] if client else "")
     except ValueError:

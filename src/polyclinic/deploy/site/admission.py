@@ -14,6 +14,7 @@ from polyclinic.data.federation import Federation
 from polyclinic.data.sitedata import SiteData
 from polyclinic.deploy.site.privacy_ledger import Spending
 from polyclinic.exchange.messages import Broadcast, tensor_bytes
+from polyclinic.federation.drawn_images import drawn_rows
 from polyclinic.federation.site_policy import (
     Policy,
     refusal_of_bytes,
@@ -88,3 +89,12 @@ def too_few(workspace: Workspace, data: SiteData, policy: Policy) -> str | None:
                 by_class[workspace.task.classes[number]].add(samples[int(index)].name)
     counts = {name: len(names) for name, names in by_class.items()}
     return refusal_of_counts(policy, images, counts, rows)
+
+
+def too_few_drawn(workspace: Workspace, data: SiteData, policy: Policy, round_number: int) -> str | None:
+    """Why the steps of a round rest on too few images, or ``None``: the order of images is the server's seed's."""
+    if policy.minimum_images == 1:
+        return None
+    labelled, others = drawn_rows(workspace, data, round_number)
+    images = {data.images.samples[row].name for row in labelled | others}
+    return refusal_of_counts(policy, len(images), {}, rows=False)

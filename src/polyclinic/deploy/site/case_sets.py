@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -61,9 +61,12 @@ class CaseSets:
             "drawn-labelled": marks(labelled),
         }
 
-    def of_scores(self, samples: Iterable[Sample]) -> Sets:
-        """The cases that an evaluation scores; those of validation and test can be subtracted from one another."""
-        return {"scored": self._marks(samples)}
+    def of_scores(self, samples: Mapping[str, Iterable[Sample]]) -> Sets:
+        """The cases that an evaluation scores, by class where it has means over some of them alone.
+
+        Those of validation and test can be subtracted from one another.
+        """
+        return {f"scored {name}".strip(): self._marks(scored) for name, scored in samples.items() if scored}
 
     def check(self, sets: Sets, minimum: int) -> None:
         """Refuse sets that differ from a remembered one in at least one and fewer than ``minimum`` cases."""
@@ -122,16 +125,22 @@ class CaseSets:
         return hmac.new(self.secret, "\0".join(words).encode(errors="surrogateescape"), "sha256").hexdigest()
 
 
-def scored_samples(workspace: Workspace, data: SiteData, split: str) -> list[Sample]:
-    """The images of a split that count in its scores: with ``policies.empty_masks = "ignore"`` not those without mask.
+def scored_samples(workspace: Workspace, data: SiteData, split: str) -> dict[str, list[Sample]]:
+    """The images of a split that count in its scores, under "": with ``policies.empty_masks = "ignore"`` not those
+    without a mask, and then also by the name of each class, because its mean is over the images that have it.
 
     Else a server could ask for the mean of ten images of which one has a mask, which is the value of that one.
     """
-    rows = data.labelled_indices(split)
-    if workspace.recipe.policies.empty_masks == "ignore":
-        judged = torch.tensor(sorted({number for numbers in workspace.task.judged.values() for number in numbers}))
-        rows = rows[[bool(torch.isin(data.images.batch(row[None])[1], judged).any()) for row in rows]]
-    return [data.images.samples[row] for row in rows.tolist()]
+    rows = data.labelled_indices(split).tolist()
+    if workspace.recipe.policies.empty_masks != "ignore":
+        return {"": [data.images.samples[row] for row in rows]}
+    by_class: dict[str, list[Sample]] = {name: [] for name in ("", *workspace.task.judged)}
+    for row in rows:
+        present = set(torch.unique(data.images.batch(torch.tensor([row]))[1]).tolist())
+        judged = [name for name, numbers in workspace.task.judged.items() if present & set(numbers)]
+        for name in ("", *judged) if judged else ():
+            by_class[name].append(data.images.samples[row])
+    return by_class
 
 
 def _split(text: str) -> frozenset[str]:
@@ -144,9 +153,10 @@ def _split(text: str) -> frozenset[str]:
 
 def _sentence(kind: str, asked: int, earlier: int, different: int, minimum: int) -> str:
     cases = "1 case" if different == 1 else f"{different} cases"
+    what = _KINDS.get(kind) or f"cases {kind}"
     return (
-        f"the {asked} {_KINDS.get(kind, kind)} differ in {cases} from the {earlier} of an earlier answer, and the "
-        f"site's policy asks for {minimum} (minimum_images), because the difference of two such answers is about these "
-        "cases alone; ask with the seed, split, folds, label budget and steps of before, or let the site write split = "
+        f"the {asked} {what} differ in {cases} from the {earlier} of an earlier answer, and the site's policy asks for "
+        f"{minimum} (minimum_images), because the difference of two such answers is about these cases alone; ask with "
+        "the seed, split, folds, label budget and steps of before, or let the site write split = "
         f'"own" into its policy; a site with new images takes part again when {minimum} cases or more are new'
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from polyclinic.federation.site_policy import Policy
 
 _DAY = 24 * 3600
-_KEPT = frozenset({"ledger.safetensors"})  # in the folder of a run: what was spent of a patient's privacy
+_KEPT = frozenset({"ledger.safetensors", "recipe.toml", "split.mark"})  # small, and what a run is bound to
 Log = Callable[[str], object]
 
 

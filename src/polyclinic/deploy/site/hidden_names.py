@@ -26,7 +26,9 @@ def without_names(text: str, settings: SiteSettings, log: Callable[[str], object
 
 def _names_an_image(text: str, folder: Path) -> bool:
     """Whether a sentence holds the name of an image (often that of a patient) without its folder."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
+    links = (part.resolve() for part in folder.glob("*") if part.is_symlink())  # which rglob does not enter
+    folders = [folder, *links]
+    files = [path for inside in folders for path in inside.rglob("*") if path.is_file()]
     stems = {stem_of(path) for path in files}
     names = {path.name for path in files} | stems | {_CHANNEL_SUFFIX.sub("", stem) for stem in stems}
     candidates = (name for name in names if len(name) >= _SHORTEST_NAME and name in text)

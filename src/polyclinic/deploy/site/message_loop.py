@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _RETRY_INTERVAL = 1.0  # seconds between two attempts to connect
 _FIRST_POLL, _LAST_POLL, _POLL_GROWTH = 0.05, 1.0, 1.15  # seconds between two questions for a message
+_LONGEST_PAUSE = 5.0  # seconds after many requests in a row that failed or were refused
 _HEARTBEAT_INTERVAL = 15.0
 _REMINDER_INTERVAL = 60.0  # seconds between two lines about a problem that lasts
 _SEND_PATIENCE = 120.0  # seconds in which an answer is sent again over a connection that breaks
@@ -72,7 +74,8 @@ class MessageLoop(Thread):
             except StoppedError:
                 return
             except Exception as error:  # an exception in a thread is lost, and the site would be silent for ever
-                self.log(f"the connection failed ({type(error).__name__}: {error}); connecting again")
+                with suppress(Exception):  # the disk of the log may be full, and will not be for ever
+                    self.log(f"the connection failed ({type(error).__name__}: {error}); connecting again")
             self._stopping.wait(_RETRY_INTERVAL)
 
     def _can_connect(self) -> bool:
@@ -150,17 +153,21 @@ class MessageLoop(Thread):
         heartbeats = Thread(target=_send_heartbeats, args=(client, ended), name="heartbeats", daemon=True)
         heartbeats.start()
         pause = _FIRST_POLL
+        failures = 0
         try:
             while not self._stopping.is_set() and heartbeats.is_alive():
                 incoming = client.next_message()
                 if incoming is not None:
-                    self._answer(client, incoming)
+                    failures = 0 if self._answer(client, incoming) else failures + 1
+                    # Each answer is a line of the log and of the audit: requests without sense must not fill the disk.
+                    self._stopping.wait(min(_FIRST_POLL * (2 ** min(failures, 10) - 1), _LONGEST_PAUSE))
                 pause = _FIRST_POLL if incoming is not None else min(pause * _POLL_GROWTH, _LAST_POLL)
                 self._stopping.wait(pause)
         finally:
             ended.set()
 
-    def _answer(self, client: FleetClient, incoming: Incoming) -> None:
+    def _answer(self, client: FleetClient, incoming: Incoming) -> bool:
+        """Answer a message; whether it was a request that could be served."""
         from polyclinic.engines.flower.fleet_client import RunEndedError
         from polyclinic.engines.flower.records import to_records
 
@@ -169,6 +176,8 @@ class MessageLoop(Thread):
             self._send(client, incoming, to_records(*answer))
         except RunEndedError:
             self.log("the run of a request has ended; its answer is not sent")
+            return False
+        return answer[1].get("kind") != "Failure"
 
     def _answer_to(self, client: FleetClient, incoming: Incoming) -> Answer:
         from polyclinic.engines.flower.fleet_client import ConnectionLostError, RejectedError, RunEndedError

@@ -13,7 +13,7 @@ from typing import Any
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_private, write_text
 from polyclinic.core.version import installed_versions
-from polyclinic.core.wording import MB
+from polyclinic.core.wording import MB, printable_line
 from polyclinic.data.build_imageset import is_cached, prepared_bytes
 from polyclinic.data.federation import Federation, Item, item_header
 from polyclinic.data.imageset import ImageSet, Sample
@@ -27,6 +27,7 @@ from polyclinic.deploy.site.admission import (
     require_task,
     task_of,
     too_few,
+    too_few_drawn,
 )
 from polyclinic.deploy.site.case_sets import CaseSets, scored_samples
 from polyclinic.deploy.site.disk_limits import tidy_home
@@ -36,7 +37,7 @@ from polyclinic.deploy.site.privacy_ledger import PrivacyLedger, Spending
 from polyclinic.deploy.site.recipe_checks import refusal_before_data
 from polyclinic.deploy.site.run_recipe import RunRecipe
 from polyclinic.deploy.site.settings import SiteSettings
-from polyclinic.deploy.site.work_limits import LONGEST_RECIPE, refusal_of_images, refusal_of_training
+from polyclinic.deploy.site.work_limits import refusal_of_images, refusal_of_training
 from polyclinic.evaluation.protocols import ProtocolPart, site_part, split_files
 from polyclinic.exchange.audit import AuditLog
 from polyclinic.exchange.messages import (
@@ -66,7 +67,7 @@ from polyclinic.federation.workspace import Workspace
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import make_recipe, parse_recipe
-from polyclinic.recipe.fingerprint import AskedRecipe, read_asked
+from polyclinic.recipe.fingerprint import LONGEST_RECIPE, AskedRecipe, read_asked
 from polyclinic.runs.part_scoring import require_spacing
 from polyclinic.runs.plan import plan_run, prepare_items, require_training_data, site_data
 
@@ -102,9 +103,10 @@ class RequestHandler:
         try:
             reply = self.answer(Request.from_tensors(decode(blobs), about))
         except PolyclinicError as error:
-            self.log(str(error))
+            self.log(printable_line(str(error)))
             asked = read_asked(about.get("recipe") if isinstance(about, Mapping) else None)
-            reply = self._audited(Request("", "", "", ""), asked, Failure(self.settings.name, -1, str(error)))  # type: ignore[arg-type]
+            failure = Failure(self.settings.name, -1, printable_line(str(error)))
+            reply = self._audited(Request("", "", "", ""), asked, failure)  # type: ignore[arg-type]
         tensors, plain = to_tensors(reply)
         return encode(tensors), with_receipt(plain, self._receipt) if self._receipt else plain
 
@@ -115,7 +117,7 @@ class RequestHandler:
         try:
             reply = self._work(request, asked)
         except RefusedError as reason:
-            reply = Failure(name, number, f"refused: {reason}")
+            reply = Failure(name, number, printable_line(f"refused: {reason}"))
         except PolyclinicError as error:
             reply = Failure(name, number, self._without_names(str(error)))
         except Exception as error:
@@ -129,7 +131,7 @@ class RequestHandler:
         return self._audited(request, asked, reply)
 
     def _without_names(self, text: str) -> str:
-        return without_names(text, self.settings, self.log)
+        return printable_line(without_names(text, self.settings, self.log))
 
     def _asked(self, text: str) -> AskedRecipe:
         """The recipe of a request with its fingerprint, computed once."""
@@ -167,7 +169,7 @@ class RequestHandler:
             require_spacing(data, opened.recipe)
             scores = site.evaluate(opened.workspace, request.broadcast, request.split, request.detailed)
             samples = scored_samples(opened.workspace, data, request.split)
-            scores = limited(policy, scores, len({sample.case for sample in samples}))
+            scores = limited(policy, scores, len({sample.case for sample in samples[""]}))
             return self._for_new_cases(policy, scores, samples)
         require_training_data(data, opened.workspace)
         refuse(too_few(opened.workspace, data, policy))
@@ -177,6 +179,7 @@ class RequestHandler:
         # A site with a minimum of 1 lets single cases out: it compares nothing, and remembers nothing.
         compares = policy.minimum_images > 1
         used = sets.of_training(opened.workspace, data, request.broadcast.round) if compares else {}
+        refuse(too_few_drawn(opened.workspace, data, policy, request.broadcast.round))
         sets.check(used, policy.minimum_images)
         update = site.train(opened.workspace, request.broadcast)
         if privacy_of(opened.workspace.components) is not None:
@@ -191,7 +194,7 @@ class RequestHandler:
     def _case_sets(self) -> CaseSets:
         return CaseSets(self.home / "case_sets.json", self._secret())
 
-    def _for_new_cases(self, policy: Policy, scores: Evaluation, samples: list[Sample]) -> Evaluation:
+    def _for_new_cases(self, policy: Policy, scores: Evaluation, samples: Mapping[str, list[Sample]]) -> Evaluation:
         """Scores as they may leave, if their cases are those of an earlier answer or enough others."""
         if not scores.images or policy.minimum_images == 1:  # all is held back, or single cases may leave
             return scores

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_json
-from polyclinic.core.wording import MB
+from polyclinic.core.wording import MB, printable_line
 from polyclinic.deploy.keys.signatures import KeyFile
 from polyclinic.deploy.site.message_loop import Answer, MessageLoop
 from polyclinic.deploy.site.server_connection import ServerConnection
@@ -74,6 +74,8 @@ class SiteSupervisor:
         pause = self.worker.restart_if_ended()
         if pause is not None:
             self.log(f"the worker has ended; it starts again in {pause:g} s")
+        if not self.messages.is_alive():
+            raise PolyclinicError("The thread that speaks to the server has ended; start the site again.")
         since = self.messages.rejected_since
         if self.give_up is not None and since is not None and time.monotonic() - since >= self.give_up:
             raise PolyclinicError(f"{self.messages.problem}.")
@@ -98,18 +100,18 @@ class SiteSupervisor:
         """The answer to a request that the worker did not answer; it leaves the site, so the audit log lists it."""
         from polyclinic.exchange.audit import AuditLog
         from polyclinic.exchange.receipts import with_receipt
-        from polyclinic.recipe.fingerprint import read_asked
+        from polyclinic.recipe.fingerprint import hashed
 
         broadcast = request.get("broadcast")
         number = broadcast.get("round") if isinstance(broadcast, dict) else None
         about: dict[str, Any] = {
             "kind": "Failure", "site": self.settings.name, "round": number if isinstance(number, int) else -1,
-            "reason": reason,
+            "reason": printable_line(reason),
         }  # fmt: skip
         run, part, act = (str(request.get(key, ""))[:100] for key in ("run", "part", "act"))
         log = AuditLog(self.home / "audit.jsonl", KeyFile(Path(self.settings.key)) if self.settings.key else None)
         try:
-            log.add(run, part, {}, about, {"act": act, **read_asked(request.get("recipe")).audit_fields()})
+            log.add(run, part, {}, about, {"act": act, **hashed(request.get("recipe")).audit_fields()})
         except PolyclinicError as error:
             self.log(str(error))
             return {}, {**about, "reason": "the site's audit log cannot be written"}

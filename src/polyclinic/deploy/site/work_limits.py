@@ -10,7 +10,6 @@ from polyclinic.federation.site_policy import Policy
 from polyclinic.federation.workspace import Workspace
 from polyclinic.recipe import Recipe
 
-LONGEST_RECIPE = 100_000  # characters; one with all keys has 4000
 # No honest recipe comes near these; each of them alone could fill the memory or block the site.
 _LARGEST: dict[str, float] = {
     "training.rounds": 1_000_000,
@@ -25,6 +24,8 @@ _LARGEST: dict[str, float] = {
     "network.mlp": 65_536,
     "network.heads": 1024,
     "engine.threads": 1024,
+    "training.poly_power": 10,  # a steep schedule makes the first image of a round count alone
+    "training.weight_decay": 10,
 }
 _COPIES_OF_WEIGHTS = 6  # network, gradients, two moments of the optimiser, what was received, what leaves
 _MAPS_OF_A_STEP = 4  # at full resolution: two convolutions each in encoder and decoder, kept for the gradient

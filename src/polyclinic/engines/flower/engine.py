@@ -279,7 +279,7 @@ class _Exchange:
 
     def _timeout(self, now: float) -> float | None:
         """The time limit without a deadline: none until half of the sites answered, then a multiple of that time."""
-        if self.half_answered_after is None and 2 * len(self.answers) > len(self.asked):
+        if self.half_answered_after is None and 2 * len(self.answers) >= len(self.asked):
             self.half_answered_after = now - self.started
         if self.half_answered_after is None:
             return None

@@ -132,7 +132,7 @@ class FleetClient:
         """Tell the server that this site leaves, or that an earlier connection of it has ended; errors are ignored."""
         number = number if number is not None else (self._node.node_id if self._node else None)
         if number is not None:
-            with suppress(httpx.HTTPError, ValueError):
+            with suppress(Exception):  # it is a courtesy, and the server may answer anything
                 self._http.DeactivateNode(DeactivateNodeRequest(node_id=number))
 
     def heartbeat(self) -> None:

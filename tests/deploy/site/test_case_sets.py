@@ -275,3 +275,17 @@ def test_a_mean_in_which_one_image_counts_is_held_back(tmp_path: Path) -> None:
             reply = make_handler(tmp_path / f"home{full}", federation, policy="").answer(asked)
             assert isinstance(reply, Evaluation)
             assert (reply.images, bool(reply.note)) == ((0, True) if full == 1 else (7, False))
+
+
+def test_the_cases_of_each_class_are_compared_where_a_class_has_a_mean_of_its_own(tmp_path: Path) -> None:
+    """Two sets that differ in many cases, and in one of those that have the rare class."""
+    sets = CaseSets(tmp_path / "case_sets.json", b"secret")
+    first, second = (
+        [Sample("north", f"image{n}", f"case{n}", None, None, None) for n in range(start, start + 10)]
+        for start in (0, 5)
+    )
+    sets.remember(sets.of_scores({"": first, "rare": first[5:8]}))
+    with pytest.raises(RefusedError, match="3 cases scored rare differ in 2 cases"):
+        sets.check(sets.of_scores({"": second, "rare": first[6:8] + second[9:]}), 5)
+    sets.check(sets.of_scores({"": second, "rare": first[5:8]}), 5)
+    sets.check(sets.of_scores({"": second, "rare": []}), 5)

@@ -91,3 +91,15 @@ def test_programs_are_found_beside_this_python_and_a_missing_one_gets_a_sentence
     with pytest.raises(PolyclinicError, match=r"no-such-program was not found; run: pip install"):
         program("no-such-program")
     assert 1024 <= free_port() <= 65535
+
+
+def test_a_process_ends_with_its_owner_however_that_ends() -> None:
+    """A server's own process once went on for minutes after its supervisor had been killed."""
+    owner = subprocess.Popen(["sleep", "60"])
+    program = f"from polyclinic.deploy.processes import end_with; end_with({owner.pid}); import time; time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", program])
+    time.sleep(1)
+    assert process.poll() is None
+    owner.kill()
+    assert process.wait(50) == 0
+    owner.wait()

@@ -9,14 +9,17 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import IO
 
 from polyclinic.core.errors import PolyclinicError
 
 _PR_SET_PDEATHSIG = 1
+_OWNER_CHECK_INTERVAL = 0.5
 _LINUX = sys.platform.startswith("linux")
 _LIBC = ctypes.CDLL(None) if _LINUX else None  # loaded now: after a fork another thread may hold the loader's lock
 
@@ -96,6 +99,18 @@ def is_alive(pid: int, started: str) -> bool:
     except OSError:
         return False
     return started != "ended" and start_time(pid) == started
+
+
+def end_with(owner: int) -> None:
+    """End this process, from a thread, as soon as the process ``owner`` has ended, however that was."""
+    started = start_time(owner)
+
+    def watch() -> None:
+        while is_alive(owner, started):
+            time.sleep(_OWNER_CHECK_INTERVAL)
+        os._exit(0)
+
+    Thread(target=watch, name="owner", daemon=True).start()
 
 
 def free_port(host: str = "127.0.0.1") -> int:

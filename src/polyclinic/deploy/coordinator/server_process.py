@@ -18,6 +18,7 @@ from polyclinic.core.files import write_json, write_text
 from polyclinic.core.wording import MB
 from polyclinic.deploy.coordinator.event_relay import Relay
 from polyclinic.deploy.coordinator.launch import Launch, LaunchFiles
+from polyclinic.deploy.processes import end_with
 from polyclinic.engines.flower.engine import FlowerEngine
 from polyclinic.engines.flower.nodes import Nodes
 from polyclinic.engines.flower.records import from_records, to_records
@@ -38,7 +39,9 @@ _RESERVE = 2**16  # bytes that are kept free for the outcome
 
 
 def serve(grid: Grid, config: Mapping[str, Any]) -> None:
-    """Serve a run to its end; how it ended is written beside it."""
+    """Serve a run to its end; how it ended is written beside it. ``owner`` is the process that it ends with."""
+    if config.get("owner"):
+        end_with(int(config["owner"]))
     folder = RunFolder(Path(str(config.get("run") or config.get("out") or "runs/flower")).expanduser())
     files = LaunchFiles(folder.path)
     files.folder.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import socket
 import sys
@@ -115,7 +116,7 @@ class CoordinatorSupervisor:
             "project": {"name": "polyclinic", "version": VERSION.split("+")[0], "license": "Apache-2.0"},
             "tool": {"flwr": {"app": {
                 "publisher": "polyclinic", "components": {"serverapp": SERVER, "clientapp": CLIENT},
-                "config": {"run": str(folder.resolve()), **settings},
+                "config": {"run": str(folder.resolve()), "owner": os.getpid(), **settings},
             }}},
         }  # fmt: skip
         write_text(bundle / "pyproject.toml", tomli_w.dumps(table))

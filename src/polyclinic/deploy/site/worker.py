@@ -11,19 +11,15 @@ import json
 import os
 import signal
 import sys
-import threading
-import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from polyclinic.deploy.processes import is_alive, start_time
+from polyclinic.deploy.processes import end_with
 from polyclinic.deploy.site.worker_channel import receive, send
 
 if TYPE_CHECKING:
     from polyclinic.deploy.site.request_handler import RequestHandler
-
-_OWNER_CHECK_INTERVAL = 0.5
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -34,7 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--channel", type=int, required=True, help="inherited file descriptor of the channel")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the owner ends this worker
-    threading.Thread(target=_exit_with, args=(options.owner, start_time(options.owner)), daemon=True).start()
+    end_with(options.owner)
     os.set_inheritable(options.channel, False)
     handler = _make_handler(json.loads(options.settings.read_text(encoding="utf-8")))
     with Connection(options.channel) as connection:
@@ -53,12 +49,6 @@ def _make_handler(settings: dict[str, str]) -> RequestHandler:
     from polyclinic.deploy.site.settings import SiteSettings
 
     return RequestHandler(SiteSettings(**settings), _log)
-
-
-def _exit_with(owner: int, started: str) -> None:
-    while is_alive(owner, started):
-        time.sleep(_OWNER_CHECK_INTERVAL)
-    os._exit(0)
 
 
 def _log(text: str) -> None:

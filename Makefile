@@ -27,7 +27,7 @@ FUZZ ?= 3000
 fuzz: $(STAMP)
 	POLYCLINIC_FUZZ=$(FUZZ) PYTHONPATH=tests $(QUIET) $(BIN)/python tests/fuzz_report.py benchmarks/fuzz.md
 
-# 50 sites, 500 rounds, a process killed or stopped every few seconds: the same result? Hours on two cores.
+# 50 sites, 500 rounds, a process killed or stopped every few seconds: the same result? For a machine with many cores.
 soak: $(STAMP)
 	PYTHONPATH=tests $(QUIET) $(BIN)/python tests/e2e/soak.py benchmarks/soak.md
 

@@ -225,8 +225,8 @@ def write_report(
     lines = [
         "# A long run under disturbance",
         "",
-        f"Made by `make soak` ({options.sites} sites, {options.rounds} rounds, a disturbance every "
-        f"{options.pause:g} s) on {platform.machine()}, {os.cpu_count()} cores; polyclinic {versions['polyclinic']}, "
+        f"Made by `python tests/e2e/soak.py {options.out} --sites {options.sites} --rounds {options.rounds} --pause "
+        f"{options.pause:g}` on {platform.machine()}, {os.cpu_count()} cores; polyclinic {versions['polyclinic']}, "
         f"flwr {versions['flwr']}, torch {versions['torch']}.",
         "",
         f"- Rounds finished: {rounds} of {options.rounds} in {seconds / 60:.0f} min; answers lost for good: {refused}.",

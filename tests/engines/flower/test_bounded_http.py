@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from fleet_server import FleetServer, Run, serving
+from fleet_server import FleetServer
 from polyclinic.engines.flower.bounded_http import LARGEST_ANSWER
 from polyclinic.engines.flower.fleet_client import ConnectionLostError, FleetClient, RejectedError
 from polyclinic.engines.flower.records import to_records
-
-
-@pytest.fixture
-def server() -> Iterator[FleetServer]:
-    with serving(FleetServer({3: Run(bundle=b"files")})) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: FleetServer) -> Iterator[FleetClient]:
-    opened = FleetClient(f"127.0.0.1:{server.port}", None, None)
-    opened.activate()
-    yield opened
-    opened.close()
 
 
 def test_a_large_answer_within_the_limit_arrives(server: FleetServer, client: FleetClient) -> None:

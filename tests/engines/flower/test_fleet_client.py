@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,25 +11,11 @@ from typing import Any
 import pytest
 from flwr.supercore.error import ApiErrorCode, FlowerError
 
-from fleet_server import NODE, FleetServer, Run, serving
+from fleet_server import NODE, FleetServer
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.engines.flower import fleet_client
 from polyclinic.engines.flower.fleet_client import ConnectionLostError, FleetClient, RejectedError, RunEndedError
 from polyclinic.engines.flower.records import from_records, to_records
-
-
-@pytest.fixture
-def server() -> Iterator[FleetServer]:
-    with serving(FleetServer({3: Run(bundle=b"files")})) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: FleetServer) -> Iterator[FleetClient]:
-    opened = FleetClient(f"127.0.0.1:{server.port}", None, None)
-    opened.activate()
-    yield opened
-    opened.close()
 
 
 def test_a_message_comes_in_and_its_answer_goes_out(server: FleetServer, client: FleetClient) -> None:

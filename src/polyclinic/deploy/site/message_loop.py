@@ -240,7 +240,7 @@ def _send_heartbeats(client: FleetClient, ended: Event) -> None:
             failures += 1
             if failures > 30:
                 return
-        except Exception:
+        except Exception:  # rejected, or nonsense: the loop sees that this thread has ended, and connects anew
             return
 
 

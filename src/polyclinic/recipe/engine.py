@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from polyclinic.recipe.section import Positive, Section
@@ -11,6 +13,9 @@ class EngineSettings(Section):
     """Where sites run."""
 
     name: str = Field("inprocess", description="inprocess, flower (processes that speak over a network), or simulation")
+    workers: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="processes that train sites side by side; by default as many as the machine has room for"
+    )
     threads: int = Field(
         1, ge=1, description="threads of a process; results are bit for bit equal only for equal numbers"
     )

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from polyclinic.core.machine import keep_freed_memory, prepare_process
+from polyclinic.core.machine import available_cores, keep_freed_memory, prepare_process
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="page faults are counted on Linux only")
@@ -30,3 +32,45 @@ def test_threads_are_what_was_asked_for() -> None:
     prepare_process(2)
     assert torch.get_num_threads() == 2
     prepare_process(before)
+
+
+def machine(root: Path, groups: str, files: dict[str, str]) -> Path:
+    """A folder that looks like ``/proc`` and ``/sys`` to a process of these control groups."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(groups)
+    for name, text in files.items():
+        (root / "sys/fs/cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "sys/fs/cgroup" / name).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "cores"),
+    [
+        ("0::/\n", {}, 8),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 8),
+        ("0::/\n", {"cpu.max": "250000 100000\n"}, 2),
+        ("0::/\n", {"cpu.max": "50000 100000\n"}, 1),
+        ("0::/slice/box\n", {"slice/cpu.max": "300000 100000", "slice/box/cpu.max": "max 100000"}, 3),
+        ("0::/slice/box\n", {"slice/cpu.max": "900000 100000", "slice/box/cpu.max": "400000 100000"}, 4),
+        ("4:memory:/a\n2:cpu,cpuacct:/box\n", {
+            "cpu,cpuacct/box/cpu.cfs_quota_us": "500000\n", "cpu,cpuacct/box/cpu.cfs_period_us": "100000\n",
+        }, 5),
+        ("2:cpu:/not/mounted/here\n", {"cpu/cpu.cfs_quota_us": "600000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 6),
+        ("2:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ("nonsense\n", {"cpu.max": "100000 100000"}, 8),
+    ],
+)  # fmt: skip
+def test_cores_are_those_that_the_process_may_use(
+    groups: str, files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert available_cores(machine(tmp_path, groups, files)) == cores
+
+
+def test_cores_without_control_groups_are_those_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert available_cores(tmp_path) == 3
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert available_cores(tmp_path) == 1

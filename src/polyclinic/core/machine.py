@@ -3,13 +3,51 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from functools import cache
+from pathlib import Path, PurePosixPath
 
 import torch
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE = 2**30
+
+
+def available_cores(root: Path = Path("/")) -> int:
+    """Cores that this process may keep busy: at least 1.
+
+    Those that it is bound to (``taskset``, a batch system), and no more than the CPU time that its control group may
+    use (a container's ``--cpus``), rounded down. ``root`` is where ``/proc`` and ``/sys`` are.
+    """
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([bound, *map(int, _cpu_quotas(root))]))
+
+
+def _cpu_quotas(root: Path) -> list[float]:
+    """Cores' worth of time that this process's control group and the groups around it may use."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):  # not Linux
+        return []
+    quotas = []
+    for controllers, place in (line.split(":", 2)[1:] for line in lines if line.count(":") >= 2):
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / controllers
+        group = PurePosixPath(place.lstrip("/"))
+        for folder in (group, *group.parents):
+            quotas.append(_quota_of(top / folder, version=1 if controllers else 2))
+    return [quota for quota in quotas if quota is not None]
+
+
+def _quota_of(group: Path, version: int) -> float | None:
+    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if version == 1 else ("cpu.max",)
+    try:
+        quota, period = " ".join((group / name).read_text(encoding="utf-8") for name in names).split()
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):  # no such file in this group, or "max"
+        return None
 
 
 @cache

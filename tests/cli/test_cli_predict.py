@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 
 import polyclinic
+from polyclinic.core.tensor_files import load_tensors, save_tensors
 from polyclinic.federation.observer import Observer
 from support import call
 
@@ -28,7 +30,10 @@ def test_a_folder_and_a_file_get_masks(finished: Finished, tiny_federation: Path
 
 
 def test_the_model_can_be_chosen(finished: Finished, tiny_federation: Path, tmp_path: Path) -> None:
-    run = finished("fedavg", "training.lr=1.0", "training.select=best", "network.depth=1")
+    run = shutil.copytree(finished("fedavg", "training.select=best"), tmp_path / "run")
+    best = run / "checkpoints" / "all" / "best.safetensors"
+    tensors, about = load_tensors(best)
+    save_tensors(best, {n: -t if "classifier" in n else t for n, t in tensors.items()}, about)  # two other models
     masks = {}
     for model in ("best", "last"):
         assert call("predict", run, tiny_federation / "north", "-o", tmp_path / model, "--model", model).code == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
@@ -16,12 +15,11 @@ from pathlib import Path
 from threading import Thread
 from typing import IO
 
+from polyclinic.core.child_processes import die_with_parent
 from polyclinic.core.errors import PolyclinicError
 
-_PR_SET_PDEATHSIG = 1
 _OWNER_CHECK_INTERVAL = 0.5
 _LINUX = sys.platform.startswith("linux")
-_LIBC = ctypes.CDLL(None) if _LINUX else None  # loaded now: after a fork another thread may hold the loader's lock
 
 
 def require_flower() -> None:
@@ -65,8 +63,7 @@ def start(
 
 
 def _terminate_with_parent() -> None:
-    assert _LIBC is not None
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    die_with_parent(signal.SIGTERM)
 
 
 def stop(process: subprocess.Popen[bytes] | None, grace: float = 8.0) -> None:

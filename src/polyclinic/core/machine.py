@@ -18,10 +18,13 @@ def available_cores(root: Path = Path("/")) -> int:
     """Cores that this process may keep busy: at least 1.
 
     Those that it is bound to (``taskset``, a batch system), and no more than the CPU time that its control group may
-    use (a container's ``--cpus``), rounded down. ``root`` is where ``/proc`` and ``/sys`` are.
+    use (a container's ``--cpus``), rounded down, or than ``$POLYCLINIC_CORES`` says. ``root`` is where ``/proc`` and
+    ``/sys`` are.
     """
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([bound, *map(int, _cpu_quotas(root))]))
+    limit = os.environ.get("POLYCLINIC_CORES", "")
+    limits = [int(limit)] if limit.isdecimal() else []
+    return max(1, min([bound, *map(int, _cpu_quotas(root)), *limits]))
 
 
 def _cpu_quotas(root: Path) -> list[float]:

@@ -84,3 +84,12 @@ def printable_line(text: str) -> str:
     """A site's text as one printable line of bounded length, for a terminal and a record: it may hold anything."""
     plain = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * _LONGEST_LINE])
     return " ".join(plain.split())[:_LONGEST_LINE]
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, in the plural where there are several.
+
+    >>> counted(1, "site"), counted(3, "site")
+    ('1 site', '3 sites')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

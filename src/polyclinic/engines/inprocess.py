@@ -36,7 +36,7 @@ class InProcess:
             for name in sites:
                 self.observer.on_status(broadcast.round, name, "training")
                 work = partial(self.sites[name].train, self.workspace, broadcast, writer.submit)
-                yield _guarded(name, broadcast.round, work)
+                yield guarded(name, broadcast.round, work)
 
     def evaluate(
         self, broadcast: Broadcast, sites: Sequence[str], split: str, detailed: bool
@@ -46,7 +46,7 @@ class InProcess:
         for name in sites:
             self.observer.on_status(broadcast.round, name, "scoring")
             work = partial(self.sites[name].evaluate, self.workspace, broadcast, split, detailed)
-            answer = _guarded(name, broadcast.round, work)
+            answer = guarded(name, broadcast.round, work)
             if not isinstance(answer, Failure):  # of a failure the server tells
                 self.observer.on_status(broadcast.round, name, "done")
             yield answer
@@ -70,10 +70,11 @@ class BackgroundWriter:
 
     def submit(self, work: Callable[[], None]) -> None:
         """Wait for the file before, so that memory holds one at most, then start this one."""
-        self._wait()
+        self.wait()
         self._pending = self._pool.submit(work)
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait until everything is on disk; raises what went wrong there."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -83,12 +84,12 @@ class BackgroundWriter:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._wait()
+            self.wait()
         finally:
             self._pool.shutdown()
 
 
-def _guarded(site: str, round_number: int, work: Callable[[], _Answer]) -> _Answer | Failure:
+def guarded(site: str, round_number: int, work: Callable[[], _Answer]) -> _Answer | Failure:
     """A site's failure is an answer too: the round goes on without it. Our own full disk is not the site's fault."""
     try:
         return work()

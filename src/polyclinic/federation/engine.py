@@ -9,7 +9,10 @@ from polyclinic.exchange.messages import Broadcast, Evaluation, Failure, Tensors
 
 
 class Engine(Protocol):
-    """Answers come in the order of ``sites``, whatever the order in which sites happen to finish."""
+    """Answers come in the order of ``sites``, whatever the order in which sites happen to finish.
+
+    An engine that names this class as its base has ``settle`` already, for sites that write before they answer.
+    """
 
     partial: ClassVar[bool]
     """Whether a site may be away at the test, which then goes on without it."""
@@ -17,6 +20,14 @@ class Engine(Protocol):
     def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
         """Let each site train one round."""
         ...
+
+    def settle(self) -> None:
+        """Return when everything that the sites of the finished round must remember is on their disks.
+
+        The server asks for this after the validation of a round and before its checkpoint: what a site has to write may
+        go on beside aggregation and validation. Raises what a write has raised.
+        """
+        return
 
     def evaluate(
         self, broadcast: Broadcast, sites: Sequence[str], split: str, detailed: bool

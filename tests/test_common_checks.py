@@ -156,7 +156,9 @@ class Rebuilding(InProcess):
             workspace = build_workspace(self.workspace.recipe, self.workspace.task)
             old = self.sites[name]
             fresh = Site(old.data, type(old.store)(old.store.folder))
-            yield from InProcess(workspace, {name: fresh}).train(broadcast, [name])
+            engine = InProcess(workspace, {name: fresh})
+            yield from engine.train(broadcast, [name])
+            engine.settle()
 
 
 @EVERY_2D_AND_KINDS_3D

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.engines.inprocess import BackgroundWriter, InProcess
+from polyclinic.engines.inprocess import InProcess
 from polyclinic.exchange.messages import Broadcast, Failure, Update
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
+from polyclinic.federation.site_store import SiteState, SiteStore
 from support import assert_same, tiny_recipe, tiny_server
 
 
@@ -44,11 +45,46 @@ def test_a_site_trains_when_its_update_is_asked_for_and_answers_keep_the_order(s
     assert statuses.seen[-1] == (0, "north", "training")
 
 
-def test_the_state_of_every_site_is_on_disk_after_the_last_answer(server: Server) -> None:
-    engine = engine_of(server)
-    assert all(isinstance(answer, Update) for answer in engine.train(Broadcast(0, server.state.weights), server.sites))
-    for site in engine.sites.values():
-        assert (site.store.folder / "round-00000.safetensors").exists()
+def held_back(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Writes of sites' memories wait for the event that comes back."""
+    go, real = threading.Event(), SiteStore.save
+
+    def save(self: SiteStore, state: SiteState) -> None:
+        assert go.wait(60)
+        real(self, state)
+
+    monkeypatch.setattr(SiteStore, "save", save)
+    return go
+
+
+def test_the_state_of_the_last_site_is_written_beside_what_follows_and_is_on_disk_after_settle(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, files = engine_of(server), server.engine.sites["south"].store.folder  # type: ignore[attr-defined]
+    go = held_back(monkeypatch)
+    (update,) = engine.train(Broadcast(0, server.state.weights), ["south"])
+    assert isinstance(update, Update)
+    (score,) = engine.evaluate(Broadcast(0, server.state.weights), ["north"], "val", detailed=False)
+    assert not isinstance(score, Failure)
+    assert not list(files.glob("*.safetensors")), "training, aggregation and the other sites' scores do not wait"
+    go.set()
+    engine.settle()
+    assert (files / "round-00000.safetensors").exists()
+
+
+@pytest.mark.parametrize("act", ["evaluate", "model"])
+def test_a_site_is_asked_for_its_kept_weights_only_when_they_are_on_disk(
+    act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = tiny_server(tmp_path, tiny_recipe("fedbn"), sizes={"north": 2, "south": 2})
+    engine, broadcast, go = engine_of(server), Broadcast(0, server.state.weights), held_back(monkeypatch)
+    (_,) = engine.train(broadcast, ["south"])
+    threading.Timer(0.05, go.set).start()
+    if act == "evaluate":
+        list(engine.evaluate(broadcast, ["south"], "val", detailed=False))
+    else:
+        engine.model(broadcast, "south")
+    assert engine.sites["south"].store.load(before=1).round == 0
 
 
 def test_a_failure_of_a_site_is_an_answer_with_its_reason_and_traceback(
@@ -74,8 +110,12 @@ def test_a_problem_of_this_machine_is_not_the_fault_of_a_site(server: Server, mo
         raise PolyclinicError("the disk is full")
 
     monkeypatch.setattr("polyclinic.federation.site_store.save_tensors", full)
+    engine = engine_of(server)
     with pytest.raises(PolyclinicError, match="the disk is full"):
-        list(engine_of(server).train(Broadcast(0, server.state.weights), server.sites))
+        list(engine.train(Broadcast(0, server.state.weights), server.sites))
+    assert len(list(engine.train(Broadcast(0, server.state.weights), ["north"]))) == 1
+    with pytest.raises(PolyclinicError, match="the disk is full"):
+        engine.settle()
 
 
 def test_scores_are_announced_and_a_failed_one_is_left_to_the_server(
@@ -100,27 +140,3 @@ def test_the_model_of_a_site_is_what_it_received_and_what_it_keeps(tmp_path: Pat
     kept = engine.sites["north"].store.load(before=1).personal
     assert kept
     assert_same(model, {**kept, **server.state.weights})
-
-
-def test_a_background_write_is_done_when_the_block_ends_and_one_waits_for_the_one_before() -> None:
-    go, order = threading.Event(), []
-
-    def first() -> None:
-        go.wait(5)
-        order.append("first")
-
-    with BackgroundWriter() as writer:
-        writer.submit(first)
-        assert order == []
-        go.set()
-        writer.submit(lambda: order.append("second"))
-        assert order[0] == "first"
-    assert order == ["first", "second"]
-
-
-def test_an_error_of_a_background_write_is_raised_here() -> None:
-    def full() -> None:
-        raise OSError("no space")
-
-    with pytest.raises(OSError, match="no space"), BackgroundWriter() as writer:
-        writer.submit(full)

@@ -20,8 +20,8 @@ def shape(method: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
     return [(parameter.name, parameter.kind, parameter.default) for parameter in parameters]
 
 
-def test_the_server_asks_for_training_scores_and_models() -> None:
-    assert METHODS == ["evaluate", "model", "train"]
+def test_the_server_asks_for_training_scores_models_and_memories_on_disk() -> None:
+    assert METHODS == ["evaluate", "model", "settle", "train"]
 
 
 @pytest.mark.parametrize("engine", [InProcess, FlowerEngine])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import ClassVar, TypeVar
 
+from polyclinic.core.background_writer import BackgroundWriter
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.engines.registry import engine
 from polyclinic.exchange.messages import Broadcast, Evaluation, Failure, Tensors, Update
+from polyclinic.federation.engine import Engine
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.site import Site
 from polyclinic.federation.workspace import Workspace
@@ -19,7 +20,7 @@ _Answer = TypeVar("_Answer")
 
 
 @engine("inprocess", "sites one after another in this process")
-class InProcess:
+class InProcess(Engine):
     """The default engine. Training is lazy: a site starts when the server asks for the next update."""
 
     partial: ClassVar[bool] = False
@@ -28,15 +29,24 @@ class InProcess:
         self.workspace = workspace
         self.sites = sites
         self.observer = observer or Observer()
+        self._writer, self._written_site = BackgroundWriter(), ""
 
     def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
-        """Train each site in turn; a site's memory goes to disk while the next one trains, the last before the end."""
+        """Train each site in turn; its memory goes to disk beside what comes next, the last one's until ``settle``."""
+        self.settle()  # of a round that did not come to its end
         self._announce_waiting(broadcast, sites)
-        with BackgroundWriter() as writer:
-            for name in sites:
-                self.observer.on_status(broadcast.round, name, "training")
-                work = partial(self.sites[name].train, self.workspace, broadcast, writer.submit)
-                yield guarded(name, broadcast.round, work)
+        for name in sites:
+            self.observer.on_status(broadcast.round, name, "training")
+            work = partial(self.sites[name].train, self.workspace, broadcast, partial(self._write, name))
+            yield guarded(name, broadcast.round, work)
+
+    def settle(self) -> None:
+        """Wait for the memory of the site that trained last."""
+        self._writer.close()
+
+    def _write(self, site: str, write: Callable[[], None]) -> None:
+        self._writer.submit(write)
+        self._written_site = site
 
     def evaluate(
         self, broadcast: Broadcast, sites: Sequence[str], split: str, detailed: bool
@@ -45,6 +55,8 @@ class InProcess:
         self._announce_waiting(broadcast, sites)
         for name in sites:
             self.observer.on_status(broadcast.round, name, "scoring")
+            if name == self._written_site:
+                self.settle()  # its kept weights may not be on disk yet
             work = partial(self.sites[name].evaluate, self.workspace, broadcast, split, detailed)
             answer = guarded(name, broadcast.round, work)
             if not isinstance(answer, Failure):  # of a failure the server tells
@@ -53,40 +65,13 @@ class InProcess:
 
     def model(self, broadcast: Broadcast, site: str) -> Tensors:
         """A site's whole model."""
+        self.settle()
         return self.sites[site].model(self.workspace, broadcast)
 
     def _announce_waiting(self, broadcast: Broadcast, sites: Sequence[str]) -> None:
         """Sites work one at a time: until its turn, a site of this round is waiting."""
         for name in sites:
             self.observer.on_status(broadcast.round, name, "waiting")
-
-
-class BackgroundWriter:
-    """One file at a time beside the training; whoever leaves the block knows that everything is on disk."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1)
-        self._pending: Future[None] | None = None
-
-    def submit(self, work: Callable[[], None]) -> None:
-        """Wait for the file before, so that memory holds one at most, then start this one."""
-        self.wait()
-        self._pending = self._pool.submit(work)
-
-    def wait(self) -> None:
-        """Wait until everything is on disk; raises what went wrong there."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
-
-    def __enter__(self) -> BackgroundWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self.wait()
-        finally:
-            self._pool.shutdown()
 
 
 def guarded(site: str, round_number: int, work: Callable[[], _Answer]) -> _Answer | Failure:

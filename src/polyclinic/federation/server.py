@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import ceil, isnan
 from pathlib import Path
@@ -102,6 +103,14 @@ class Server:
 
     def round(self) -> None:
         """One round; one that a site spoilt is taken back and repeated without the site."""
+        try:
+            self._repeat_until_good()
+        except BaseException:
+            with suppress(Exception):  # what ended the round is what the caller must hear of
+                self.engine.settle()
+            raise
+
+    def _repeat_until_good(self) -> None:
         while True:
             try:
                 return self._attempt()
@@ -135,6 +144,7 @@ class Server:
         new_best = self._update_best(number, scores, complete)
         self.state.components = {c.name: dict(c.state) for c in self.components if c.state}
         seconds = {"training": trained - started, "validation": time.perf_counter() - trained, "sites": record.seconds}
+        self.engine.settle()
         self.observer.on_round(self._event(number, chosen, broadcast, record, scores, seconds))
         self.checkpoint.save(self.state, new_best, self.unseen_weights(server))
 

@@ -25,7 +25,7 @@ class Execution(ABC):
 
     def __init__(self, federation: str, folder: RunFolder, observer: Observer) -> None:
         self.federation_name, self.folder, self.observer = federation, folder, observer
-        self._warned: set[str] = set()
+        self._told: set[str] = set()
 
     @abstractmethod
     def open_server(self, workspace: Workspace, part: ProtocolPart) -> Server:
@@ -56,6 +56,12 @@ class Execution(ABC):
 
     def _train_and_test(self, workspace: Workspace, part: ProtocolPart) -> None:
         server = self.open_server(workspace, part)
+        try:
+            self._train_and_test_with(server, workspace, part)
+        finally:
+            server.engine.close()
+
+    def _train_and_test_with(self, server: Server, workspace: Workspace, part: ProtocolPart) -> None:
         self.observer.on_start(part.name, server.sites, workspace.recipe.training.rounds, server.state.round)
         server = self.train(server, part)
         started = time.perf_counter()
@@ -83,7 +89,11 @@ class Execution(ABC):
 
     def warn(self, warnings: Iterable[str]) -> None:
         """Tell each warning once, though several parts may give the same."""
-        for warning in warnings:
-            if warning not in self._warned:
-                self._warned.add(warning)
-                self.observer.on_message(f"warning: {warning}")
+        self.tell_once(f"warning: {warning}" for warning in warnings)
+
+    def tell_once(self, lines: Iterable[str]) -> None:
+        """Tell each line once, though several parts may give the same."""
+        for line in lines:
+            if line not in self._told:
+                self._told.add(line)
+                self.observer.on_message(line)

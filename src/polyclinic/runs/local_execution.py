@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from polyclinic.data.federation import Item
@@ -26,6 +27,7 @@ from polyclinic.runs.plan import (
     site_data,
 )
 
+WORKER_PROGRAM = "polyclinic.runs.worker_program"
 POOLED_SITE = "@pooled"  # the one site of a method that pools all data; no folder of a federation is called so
 
 
@@ -44,6 +46,14 @@ class LocalExecution(Execution):
 
     def open_server(self, workspace: Workspace, part: ProtocolPart) -> Server:
         """Prepare the images of a part, and stop before any training where a site could not take part."""
+        sites, trained = self.open_sites(workspace, part)
+        engine = self.open_engine(workspace, sites, self.observer)
+        engine.started_by([sys.executable, "-m", WORKER_PROGRAM, str(self.folder.path), part.name])
+        self.tell_once([f"engine: {engine.about}"] if engine.about else [])
+        return Server(workspace, engine, trained, self.folder.part(part.name), self.observer)
+
+    def open_sites(self, workspace: Workspace, part: ProtocolPart) -> tuple[dict[str, Site], list[str]]:
+        """All sites of a part with their prepared images, and the names of those that train."""
         data = self._data(part)
         for tested in [data[part.unseen]] if part.unseen else data.values():
             check_test_data(tested, self.plan.recipe, self.observer)
@@ -53,9 +63,7 @@ class LocalExecution(Execution):
             site.site: Site(site, SiteStore(self.folder.site(part.name, site.site), memory))
             for site in [*data.values(), *training]
         }
-        engine = self.open_engine(workspace, sites, self.observer)
-        names = [site.site for site in training]
-        return Server(workspace, engine, names, self.folder.part(part.name), self.observer)
+        return sites, [site.site for site in training]
 
     def _training_data(self, workspace: Workspace, part: ProtocolPart, data: dict[str, SiteData]) -> list[SiteData]:
         """The sites that train, as the method sees them, checked to have something to learn from."""

@@ -36,6 +36,7 @@ from polyclinic.exchange.messages import (
 from polyclinic.exchange.receipts import Receipt, take_receipt
 from polyclinic.exchange.request import Request
 from polyclinic.exchange.serialization import decode, encode
+from polyclinic.federation.engine import Engine
 from polyclinic.federation.observer import Observer
 
 _Answer = TypeVar("_Answer", bound=Message)
@@ -60,8 +61,8 @@ class _Sent:
 
 
 @dataclass
-class FlowerEngine:
-    """Carries messages over a Flower grid.
+class FlowerEngine(Engine):
+    """Carries messages over a Flower grid. Sites write what they must remember before they answer.
 
     ``deadline`` is the time that a site has for an answer, ``grace`` the time that it may be disconnected, in seconds.
     Without a deadline a site may take ten times as long as half of the sites took, and ten minutes at least.

@@ -15,13 +15,14 @@ from polyclinic.engines.workers.process import WorkerProcess, can_fork, fork_wor
 from polyclinic.engines.workers.schedule import Expected
 from polyclinic.engines.workers.serving import serve
 from polyclinic.exchange.messages import Broadcast, Evaluation, Failure, Message, Tensors, Update, to_tensors
+from polyclinic.federation.engine import Engine
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.site import Site
 from polyclinic.federation.workspace import Workspace
 
 
 @engine("workers", "sites side by side in processes of this machine, tensors in shared memory")
-class Workers:
+class Workers(Engine):
     """Every worker has a network of its own, lent to one site after another, as the in-process engine does.
 
     Sites begin in the order of the time that they are expected to take. The server gets the answers in the order of

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
+from polyclinic.core.background_writer import BackgroundWriter
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.engines.inprocess import BackgroundWriter, guarded
+from polyclinic.engines.inprocess import guarded
 from polyclinic.engines.workers.channel import Channel
 from polyclinic.engines.workers.shared_block import SharedBlock
 from polyclinic.exchange.messages import Broadcast, Evaluation, Failure, Update, from_tensors, to_tensors

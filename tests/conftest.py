@@ -20,6 +20,7 @@ settings.load_profile("fixed")
 @pytest.fixture(scope="session", autouse=True)
 def _quiet_machine(tmp_path_factory: pytest.TempPathFactory) -> None:
     torch.set_num_threads(1)
+    os.environ["POLYCLINIC_CORES"] = "1"  # a test that wants several processes says so
     os.environ["POLYCLINIC_CACHE"] = str(tmp_path_factory.getbasetemp() / "cache")
 
 

@@ -19,6 +19,7 @@ from polyclinic.data.imageset import ImageSet, Sample
 from polyclinic.data.sitedata import SiteData, pool
 from polyclinic.engines.inprocess import InProcess
 from polyclinic.exchange.messages import Broadcast, Failure, Update
+from polyclinic.federation.engine import Engine
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
@@ -108,7 +109,7 @@ def tiny_server(
     sizes: dict[str, int] | None = None,
     observer: Observer | None = None,
     workspace: Workspace | None = None,
-    engine: Callable[[Workspace, dict[str, Site]], InProcess] = InProcess,
+    engine: Callable[[Workspace, dict[str, Site]], Engine] = InProcess,
 ) -> Server:
     """A server over the tiny federation, ready to ``fit``; the same folder again means resuming."""
     workspace = workspace or build_workspace(recipe, tiny_task(dims))

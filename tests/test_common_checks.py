@@ -12,6 +12,7 @@ import torch
 from mixed_sites import mixed_server
 from polyclinic.components.registry import find_component
 from polyclinic.engines.inprocess import InProcess
+from polyclinic.engines.workers import Workers
 from polyclinic.exchange.messages import Broadcast, Failure, Update, tensor_bytes
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
@@ -114,11 +115,12 @@ def test_nothing_is_refused_and_all_is_finite(method: str, dims: int, references
 
 
 @EVERY
-def test_same_seed_same_result(method: str, references: References, tmp_path: Path) -> None:
-    """In three dimensions the two checks below say the same of one method of each kind."""
-    again = tiny_server(tmp_path / "again", tiny_recipe(method))
+def test_same_seed_same_result_in_worker_processes(method: str, references: References, tmp_path: Path) -> None:
+    """In three dimensions the two checks below say the same of one method of each kind, in one process."""
+    again = tiny_server(tmp_path / "again", tiny_recipe(method, engine={"workers": 2}), engine=Workers)
     again.fit()
     assert_same(references(method).result, final_tensors(again))
+    again.engine.close()
 
 
 @EVERY

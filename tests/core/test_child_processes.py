@@ -11,7 +11,8 @@ import pytest
 _PARENT = """
 import os, signal, subprocess, sys
 from polyclinic.core.child_processes import die_with_parent
-child = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, preexec_fn=lambda: die_with_parent(signal.SIGKILL))
+ask = lambda: die_with_parent(signal.SIGKILL)
+child = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, preexec_fn=ask)
 print(child.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

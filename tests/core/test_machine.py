@@ -34,6 +34,18 @@ def test_threads_are_what_was_asked_for() -> None:
     prepare_process(before)
 
 
+@pytest.fixture(autouse=True)
+def _no_limit_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POLYCLINIC_CORES", raising=False)
+
+
+@pytest.mark.parametrize(("limit", "cores"), [("3", 3), ("99", 8), ("0", 1), ("", 8), ("many", 8)])
+def test_the_user_can_set_a_limit(limit: str, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setenv("POLYCLINIC_CORES", limit)
+    assert available_cores(tmp_path) == cores
+
+
 def machine(root: Path, groups: str, files: dict[str, str]) -> Path:
     """A folder that looks like ``/proc`` and ``/sys`` to a process of these control groups."""
     (root / "proc/self").mkdir(parents=True)

@@ -56,7 +56,7 @@ def test_a_typing_error_gets_the_closest_name_and_all_names(tiny_recipe_file: Pa
     done = call("run", tiny_recipe_file, "--engine", "inproces", "--out", tmp_path / "run")
     assert done.code == 2
     assert "engine.name = 'inproces' is not an engine, did you mean 'inprocess'?" in done.err
-    assert "Known: flower, inprocess, simulation." in done.err
+    assert "Known: auto, flower, inprocess, simulation, workers." in done.err
     assert not (tmp_path / "run").exists()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from polyclinic.engines.flower.engine import FlowerEngine
 from polyclinic.engines.inprocess import InProcess
+from polyclinic.engines.workers import Workers
 from polyclinic.federation.engine import Engine
 
 METHODS = sorted(name for name, value in vars(Engine).items() if inspect.isfunction(value) and name[0] != "_")
@@ -20,11 +21,11 @@ def shape(method: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
     return [(parameter.name, parameter.kind, parameter.default) for parameter in parameters]
 
 
-def test_the_server_asks_for_training_scores_models_and_memories_on_disk() -> None:
-    assert METHODS == ["evaluate", "model", "settle", "train"]
+def test_an_engine_is_asked_for_training_scores_models_memories_on_disk_and_its_end() -> None:
+    assert METHODS == ["close", "evaluate", "model", "settle", "started_by", "train"]
 
 
-@pytest.mark.parametrize("engine", [InProcess, FlowerEngine])
+@pytest.mark.parametrize("engine", [InProcess, Workers, FlowerEngine])
 @pytest.mark.parametrize("name", METHODS)
 def test_an_engine_has_the_methods_with_their_parameters_and_results(engine: type, name: str) -> None:
     wanted, method = getattr(Engine, name), getattr(engine, name)
@@ -32,6 +33,6 @@ def test_an_engine_has_the_methods_with_their_parameters_and_results(engine: typ
     assert inspect.signature(method).return_annotation == inspect.signature(wanted).return_annotation
 
 
-@pytest.mark.parametrize(("engine", "partial"), [(InProcess, False), (FlowerEngine, True)])
+@pytest.mark.parametrize(("engine", "partial"), [(InProcess, False), (Workers, False), (FlowerEngine, True)])
 def test_a_site_may_be_away_at_the_test_only_where_it_is_on_another_machine(engine: Any, partial: bool) -> None:
     assert engine.partial is partial

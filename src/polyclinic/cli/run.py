@@ -20,7 +20,10 @@ def run(
     overrides: SetOption = None,
     engine: Annotated[
         str | None,
-        typer.Option("--engine", help="inprocess, flower (a real federation on this machine), or simulation (Ray)."),
+        typer.Option(
+            "--engine",
+            help="auto, inprocess, workers, flower (a real federation on this machine), or simulation (Ray).",
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Run folder. [default: runs/FEDERATION/METHOD-seedN]")

@@ -20,7 +20,7 @@ class Engine(Protocol):
     about: str = ""
     """What it does and why, in one line for whoever started the run; empty if the recipe says so."""
 
-    def started_by(self, command: Sequence[str]) -> None:
+    def started_by(self, command: Sequence[str]) -> None:  # noqa: ARG002
         """Take the command of a program that opens the run's sites itself, and serves an engine over a channel."""
         return
 

@@ -12,7 +12,11 @@ from polyclinic.recipe.section import Positive, Section
 class EngineSettings(Section):
     """Where sites run."""
 
-    name: str = Field("inprocess", description="inprocess, flower (processes that speak over a network), or simulation")
+    name: str = Field(
+        "auto",
+        description="auto (worker processes where there is room for several, else inprocess; the weights are the "
+        "same), inprocess, workers, flower (processes that speak over a network), or simulation",
+    )
     workers: Annotated[int, Field(ge=1)] | None = Field(
         None, description="processes that train sites side by side; by default as many as the machine has room for"
     )

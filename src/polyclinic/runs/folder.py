@@ -26,6 +26,7 @@ CHANGEABLE_KEYS = (
     "engine.grace",
     "engine.max_message_mb",
 )  # change no weights
+SAME_WEIGHTS = {"auto", "inprocess", "workers"}  # engines with one layout of the run folder
 
 
 class RunFolder:
@@ -66,6 +67,8 @@ class RunFolder:
         if self.recipe_file.exists() and self.started():
             before = load_recipe(self.recipe_file)
             changed = [key for key in changed_keys(before, recipe) if not key.startswith(CHANGEABLE_KEYS)]
+            if {before.engine.name, recipe.engine.name} <= SAME_WEIGHTS and "engine.name" in changed:
+                changed.remove("engine.name")
             if not resume:
                 other = f" of another recipe ({changed[0]} differs); " if changed else "; go on with --resume or "
                 raise PolyclinicError(f"{self.path}: already holds a run{other}choose another folder with --out.")

@@ -1,4 +1,4 @@
-"""The program of a worker that is started anew, and opens the run by itself: on GPUs, and where nothing can be forked."""
+"""The program of a worker that opens the run by itself: on GPUs, and where a process cannot be forked."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
@@ -108,7 +109,7 @@ class WorkerPool:
         self, job: Job, waiting: dict[int, str], limit: int, expected: Mapping[str, float],
         on_start: Callable[[str], None],
     ) -> None:  # fmt: skip
-        """Give each free worker a site. While many wait, each has the next one at hand when it is done with the first."""
+        """Give each free worker a site; while many wait, also the next one, to have it at hand."""
         while True:
             positions = {site: position for position, site in waiting.items() if position < limit}
             worker = min(self.workers, key=lambda worker: len(self._tasks[worker]))
@@ -120,10 +121,8 @@ class WorkerPool:
             if not self._tasks[worker]:
                 on_start(site)
             self._tasks[worker].append(task)
-            try:
+            with suppress(OSError):  # it has ended; collecting finds out, and hands its tasks to another
                 self._send(worker, job, task)
-            except OSError:  # it has ended; collecting finds out, and hands its tasks to another
-                pass
 
     def _familiar(self, worker: WorkerProcess) -> frozenset[str]:
         return frozenset(site for site, trainer in self._trained_by.items() if trainer is worker)

@@ -61,9 +61,7 @@ class _Worker:
                 site.name, broadcast.round, partial(site.train, self.workspace, broadcast, partial(self._submit, site))
             )
         split, detailed = request["split"], request["detailed"]
-        return guarded(
-            site.name, broadcast.round, partial(site.evaluate, self.workspace, broadcast, split, detailed)
-        )
+        return guarded(site.name, broadcast.round, partial(site.evaluate, self.workspace, broadcast, split, detailed))
 
     def _submit(self, site: Site, write: Callable[[], None]) -> None:
         self.writer.submit(write)  # waits for the one before, so that at most this site's state is not on disk

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import sys
 import tempfile
-import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -36,7 +35,7 @@ class SharedBlock:
     @classmethod
     def create(cls) -> SharedBlock:
         """A new, empty block."""
-        if sys.platform == "linux":
+        if hasattr(os, "memfd_create"):
             return cls(os.memfd_create("polyclinic", os.MFD_CLOEXEC))
         with tempfile.TemporaryFile() as file:
             return cls(os.dup(file.fileno()))
@@ -48,9 +47,10 @@ class SharedBlock:
 
     def write(self, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Replace the message; the block grows to its size."""
-        layout, end = [], 0
+        layout: list[tuple[str, str, list[int], int]] = []
+        end = 0
         for name, tensor in tensors.items():
-            layout.append([name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), end])
+            layout.append((name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), end))
             end = _aligned(end + tensor.numel() * tensor.element_size())
         description = json.dumps({"about": about, "tensors": layout}).encode()
         start = _aligned(_LENGTH + len(description))
@@ -112,10 +112,5 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def _view(memory: Tensor, start: int, kind: torch.dtype, shape: torch.Size | list[int]) -> Tensor:
-    count = 1
-    for size in shape:
-        count *= size
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return memory[start : start + count * kind.itemsize].view(kind).view(shape)
+def _view(memory: Tensor, start: int, kind: torch.dtype, shape: Sequence[int]) -> Tensor:
+    return memory[start : start + prod(shape) * kind.itemsize].view(kind).view(tuple(shape))

@@ -1,0 +1,39 @@
+"""The memory of a training, from shapes."""
+
+from __future__ import annotations
+
+import torch
+
+from polyclinic.federation.footprint import training_bytes
+from polyclinic.federation.workspace import build_workspace
+from support import tiny_recipe, tiny_task
+
+
+def kept_outputs(workspace, images: torch.Tensor) -> int:  # type: ignore[no-untyped-def]
+    """The bytes of the outputs of all layers, from a real pass."""
+    total = 0
+
+    def add(module: object, inputs: object, output: torch.Tensor) -> None:
+        nonlocal total
+        total += output.numel() * 4
+
+    hooks = [m.register_forward_hook(add) for m in workspace.network.modules() if not list(m.children())]
+    workspace.network(images)
+    for hook in hooks:
+        hook.remove()
+    return total
+
+
+def test_activations_are_counted_as_a_real_pass_keeps_them() -> None:
+    small, large = tiny_recipe("fedavg"), tiny_recipe("fedavg", training={"batch_size": 6})
+    workspace = build_workspace(small, tiny_task())
+    outputs = kept_outputs(workspace, torch.rand(2, 2, 16, 16))
+    first = training_bytes(workspace, (16, 16))
+    second = training_bytes(build_workspace(large, tiny_task()), (16, 16))
+    assert second - first == 2 * 2 * outputs, "four more images, the outputs of each and their gradients"
+
+
+def test_three_dimensions_and_inserted_modules_are_counted_and_the_network_stays_where_it_is() -> None:
+    plain, more = (build_workspace(tiny_recipe(method), tiny_task(3)) for method in ("fedavg", "fedbcs"))
+    assert training_bytes(plain, (8, 8, 8)) < training_bytes(more, (8, 8, 8))
+    assert all(parameter.device.type == "cpu" for parameter in more.network.parameters())

@@ -95,7 +95,7 @@ def prepare(item: Item, federation: Federation, settings: DataSettings) -> list[
     voxels = plain_voxels(grid).float()
     label = None
     if item.label is not None:
-        classes = torch.from_numpy(read_label(item, task)).float()[None]
+        classes = torch.from_numpy(read_label(item, task, header)).float()[None]
         mask = orient_and_space(FileGrid(classes, affine), header, task, settings, label=True)
         label = plain_voxels(crop_and_resize(mask, task, settings, label=True))[0].round().to(torch.uint8)
     return _samples(item.name, voxels, label, geometry, task.neighbours)

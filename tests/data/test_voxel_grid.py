@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from monai.data import MetaTensor
 from nibabel.orientations import aff2axcodes
 
 from data_support import blobs, dice, federation_of, one_hot, picture_item, volume_item
+from polyclinic.data import preprocessing
 from polyclinic.data.preprocessing import geometry_of, prepare, to_file_grid
 from polyclinic.recipe import DataSettings
 
@@ -129,3 +134,68 @@ def test_headers_alone_predict_the_prepared_grid(
     assert planned.prepared_shape == real.geometry.prepared_shape == tuple(real.image.shape[1:])
     np.testing.assert_allclose(planned.prepared_affine, real.geometry.prepared_affine, atol=1e-6)
     assert (planned.shape, planned.samples) == ((9, 12, 7), 1)
+
+
+UNMOVED = [
+    (2, {}),
+    (2, {"size": (12, 10)}),
+    (2, {"size": (12, 10), "fit": "pad-crop", "intensity": "percentile"}),
+    (2, {"crop": (12, 20), "size": (12, 10), "intensity": "z-score"}),
+    (3, {}),
+    (3, {"size": (12, 10, 6), "intensity": "z-score", "nonzero": True}),
+    (3, {"size": (12, 10, 6), "fit": "pad-crop", "crop": (12, 10, 6), "intensity": "percentile"}),
+    (3, {"orientation": "ras", "intensity": "z-score"}),
+]
+
+
+@pytest.mark.parametrize(("dims", "keys"), UNMOVED)
+def test_an_image_that_need_not_move_is_what_monai_would_make_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dims: int, keys: dict[str, Any]
+) -> None:
+    shape = (12, 10, 6)[:dims]
+    array = np.random.default_rng(1).integers(0, 255, shape, dtype=np.uint8)
+    affine = np.array([[1.1, 0.1, 0, -8], [-0.1, 1.3, 0, 5], [0, 0, 0.9, 3], [0, 0, 0, 1]])
+    label = blobs(shape)
+    item = picture_item(tmp_path, array, label) if dims == 2 else volume_item(tmp_path, array, label, affine)
+    federation, chosen = federation_of(dims, item), DataSettings(**keys)
+    geometry = geometry_of(item, federation, chosen)
+    (mine,) = prepare(item, federation, chosen)
+    monkeypatch.setattr(preprocessing, "FileGrid", lambda voxels, affine: MetaTensor(voxels, affine=affine))
+    (monais,) = prepare(item, federation, chosen)
+    assert torch.equal(mine.image, monais.image)
+    assert mine.label is not None
+    assert monais.label is not None
+    assert torch.equal(mine.label, monais.label)
+    assert mine.spacing == monais.spacing
+    for found in (geometry, mine.geometry):
+        assert (found.shape, found.prepared_shape) == (monais.geometry.shape, monais.geometry.prepared_shape)
+        np.testing.assert_array_equal(found.affine, monais.geometry.affine)
+        np.testing.assert_array_equal(found.prepared_affine, monais.geometry.prepared_affine)
+
+
+def test_monai_is_imported_only_to_move_voxels(tmp_path: Path) -> None:
+    array = np.random.default_rng(1).integers(0, 255, (12, 10, 6), dtype=np.uint8)
+    picture_item(tmp_path, array[..., 0], blobs((12, 10)), "picture")
+    volume_item(tmp_path, array, blobs((12, 10, 6)), name="volume")
+    code = f"""
+import sys
+from pathlib import Path
+from data_support import federation_of
+from polyclinic.data.federation import Item
+from polyclinic.data.preprocessing import geometry_of, prepare
+from polyclinic.recipe import DataSettings
+folder = Path({str(tmp_path)!r})
+picture = Item("a", "p", (folder / "picture.png",), folder / "picture_label.png", "p")
+volume = Item("a", "v", (folder / "volume.nii",), folder / "volume_label.nii", "v")
+for item, dims, size in ((picture, 2, (12, 10)), (volume, 3, (12, 10, 6)), (volume, 2, (12, 10))):
+    for chosen in ("auto", size):
+        keys = DataSettings(size=chosen, intensity="percentile")
+        federation = federation_of(dims, item, sliced=item is volume and dims == 2)
+        geometry_of(item, federation, keys)
+        assert len(prepare(item, federation, keys)) == (6 if federation.volumes_as_slices else 1)
+        assert "monai" not in sys.modules, (item.name, dims, chosen)
+prepare(picture, federation_of(2, picture), DataSettings(size=(6, 5)))
+assert "monai" in sys.modules
+"""
+    paths = os.pathsep.join(sys.path)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env={**os.environ, "PYTHONPATH": paths})

@@ -16,6 +16,7 @@ from polyclinic.cli.options import (
     SetOption,
     interruptible,
 )
+from polyclinic.core.quick_imports import quick_imports
 
 
 def compare(
@@ -35,9 +36,10 @@ def compare(
     loaded = load_recipe(recipe, overrides or [])
     require_federation(loaded, recipe)
     plan = plan_grid(loaded, split_expressions(methods), parse_seeds(seeds, loaded.seed), out)
-    from polyclinic.api import compare_grid
-    from polyclinic.report.overview import all_metrics, print_overview
-    from polyclinic.report.tables import print_comparison
+    with quick_imports():
+        from polyclinic.api import compare_grid
+        from polyclinic.report.overview import all_metrics, print_overview
+        from polyclinic.report.tables import print_comparison
 
     with interruptible():
         table = compare_grid(plan, metric=metric, jobs=jobs, screen=ScreenObserver)

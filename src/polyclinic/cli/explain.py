@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from polyclinic.cli.options import JsonOption, SetOption
+from polyclinic.core.quick_imports import quick_imports
 
 
 def explain(
@@ -23,7 +24,8 @@ def explain(
 
     loaded = load_recipe(recipe, overrides or [], method=method)
     require_federation(loaded, recipe)
-    from polyclinic.preview.explain import explanation, print_explanation
+    with quick_imports():
+        from polyclinic.preview.explain import explanation, print_explanation
 
     facts = explanation(loaded)
     if json_output:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from polyclinic.core.quick_imports import quick_imports
+
 
 def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
@@ -28,7 +30,9 @@ def predict(
     from rich.progress import Progress
 
     from polyclinic.core.errors import PolyclinicError
-    from polyclinic.runs.predict import predict as segment
+
+    with quick_imports():
+        from polyclinic.runs.predict import predict as segment
 
     if model not in (None, "best", "last"):
         raise PolyclinicError(f"--model {model}: expected best or last.")

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from polyclinic.cli.options import JsonOption, RecipeArgument, SetOption
+from polyclinic.core.quick_imports import quick_imports
 
 
 def run(
@@ -40,9 +41,10 @@ def run(
     overrides = [*(overrides or []), *([f"engine.name={engine}"] if engine else [])]
     loaded = load_recipe(recipe, overrides, method=method)
     require_federation(loaded, recipe)
-    from polyclinic.api import run as execute
-    from polyclinic.report.tables import print_run
-    from polyclinic.runs.folder import RunFolder
+    with quick_imports():
+        from polyclinic.api import run as execute
+        from polyclinic.report.tables import print_run
+        from polyclinic.runs.folder import RunFolder
 
     if resume and out is not None and not RunFolder(out).started():
         typer.echo(f"{out}: holds no finished round to resume from, so training starts with the first.", err=True)

@@ -16,6 +16,7 @@ from polyclinic.cli.options import (
     SetOption,
     interruptible,
 )
+from polyclinic.core.quick_imports import quick_imports
 
 
 def study(
@@ -41,8 +42,9 @@ def study(
         raise PolyclinicError("--vary: a study varies one key; start one study for each, with folders of their own.")
     loaded = load_recipe(recipe, overrides or [])
     require_federation(loaded, recipe)
-    from polyclinic.api import compare_study
-    from polyclinic.runs.study import plan_study
+    with quick_imports():
+        from polyclinic.api import compare_study
+        from polyclinic.runs.study import plan_study
 
     numbers = parse_seeds(seeds, loaded.seed)
     plan = plan_study(recipe, tuple(overrides or ()), vary[0], split_expressions(methods), numbers, out)

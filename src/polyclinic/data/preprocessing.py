@@ -1,11 +1,9 @@
-"""From files to prepared tensors: orientation, spacing, intensity, size, slices. The transforms are MONAI's."""
+"""From files to prepared tensors: orientation, spacing, intensity, size, slices."""
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,15 +12,19 @@ from torch import Tensor
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item
 from polyclinic.data.formats import Header
+from polyclinic.data.intensity import scaled
 from polyclinic.data.readers import read_image, read_label
 from polyclinic.data.voxel_grid import (
+    FileGrid,
     Geometry,
     crop_and_resize,
     file_affine,
     geometry_of,
     geometry_of_grid,
     orient_and_space,
+    plain_voxels,
     to_file_grid,
+    with_voxels,
 )
 from polyclinic.recipe import DataSettings
 
@@ -75,8 +77,6 @@ def prepare(item: Item, federation: Federation, settings: DataSettings) -> list[
     Intensities are scaled over the whole image or volume, channel by channel. ``size = "auto"`` keeps the image's own
     (resampled) size; ``resolve_size`` finds one size for all.
     """
-    from monai.data import MetaTensor
-
     task = federation.task
     image = read_image(item, task)
     if settings.intensity == "full-range" and image.highest is None:
@@ -88,39 +88,17 @@ def prepare(item: Item, federation: Federation, settings: DataSettings) -> list[
     if len(header.shape) > task.spatial_dims and not federation.volumes_as_slices:
         raise PolyclinicError(f"{item.images[0]}: is a volume among 2D images; take it out or cut it into slices.")
     affine = torch.from_numpy(file_affine(header, task))
-    grid = orient_and_space(MetaTensor(torch.from_numpy(image.array), affine=affine), header, task, settings)
-    grid = crop_and_resize(_scaled(grid, settings, image.highest), task, settings)
+    grid = orient_and_space(FileGrid(torch.from_numpy(image.array), affine), header, task, settings)
+    grid = with_voxels(grid, scaled(plain_voxels(grid), settings, image.highest))
+    grid = crop_and_resize(grid, task, settings)
     geometry = geometry_of_grid(header, task, settings, grid)
-    voxels = _plain(grid).float()
+    voxels = plain_voxels(grid).float()
     label = None
     if item.label is not None:
-        classes = torch.from_numpy(read_label(item, task)).float()[None]
-        mask = orient_and_space(MetaTensor(classes, affine=affine), header, task, settings, label=True)
-        label = _plain(crop_and_resize(mask, task, settings, label=True))[0].round().to(torch.uint8)
+        classes = torch.from_numpy(read_label(item, task, header)).float()[None]
+        mask = orient_and_space(FileGrid(classes, affine), header, task, settings, label=True)
+        label = plain_voxels(crop_and_resize(mask, task, settings, label=True))[0].round().to(torch.uint8)
     return _samples(item.name, voxels, label, geometry, task.neighbours)
-
-
-def _plain(grid: Any) -> Tensor:
-    tensor: Tensor = grid.as_tensor() if hasattr(grid, "as_tensor") else grid
-    return tensor
-
-
-def _scaled(grid: Any, settings: DataSettings, highest: float | None) -> Any:
-    """Scale intensities: for each channel, where a constant one becomes 0, or from 0 to ``highest``."""
-    from monai.transforms import NormalizeIntensity, ScaleIntensity, ScaleIntensityRangePercentiles
-
-    if settings.intensity == "full-range":
-        return grid / highest
-    if settings.intensity == "zero-one":
-        return ScaleIntensity(minv=0.0, maxv=1.0, channel_wise=True)(grid)
-    if settings.intensity == "z-score":
-        return NormalizeIntensity(nonzero=settings.nonzero, channel_wise=True)(grid)
-    if settings.intensity == "percentile":
-        lower, upper = settings.percentiles
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Divide by zero")  # constant channels, which it does handle
-            return ScaleIntensityRangePercentiles(lower, upper, 0.0, 1.0, clip=True, channel_wise=True)(grid)
-    return grid
 
 
 def _samples(name: str, image: Tensor, label: Tensor | None, geometry: Geometry, neighbours: int) -> list[Prepared]:

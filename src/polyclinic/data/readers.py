@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Item, Task
-from polyclinic.data.formats import is_picture, read_array, read_header, spacing_of
+from polyclinic.data.formats import Header, is_picture, read_array, read_header, spacing_of
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,11 @@ def read_image(item: Item, task: Task) -> Image:
     return Image(array, affine, spacing, highest)
 
 
-def read_label(item: Item, task: Task) -> npt.NDArray[np.uint8]:
-    """Read a label as classes ``(*spatial)``; 255 counts as 1 in a label of a binary task that holds only 0 and 255."""
+def read_label(item: Item, task: Task, image: Header | None = None) -> npt.NDArray[np.uint8]:
+    """Read a label as classes ``(*spatial)``; 255 counts as 1 in a label of a binary task that holds only 0 and 255.
+
+    ``image`` is the header of the label's image, for whoever has read it already.
+    """
     path = item.label
     if path is None:
         raise PolyclinicError(f"{item.images[0]}: has no label; add one to the site's labels folder.")
@@ -65,7 +68,7 @@ def read_label(item: Item, task: Task) -> npt.NDArray[np.uint8]:
         raise PolyclinicError(
             f"{path}: is a label with channels that differ; store one class number a voxel in a single channel."
         )
-    _check_geometry(item, path, array)
+    _check_geometry(item, image or read_header(item.images[0]), path, array)
     count = len(task.classes)
     values = np.unique(array[0])
     if count == 2 and 255 in values and set(values.tolist()) <= {0, 255}:
@@ -96,16 +99,14 @@ def _fit_channels(path: Path, array: npt.NDArray[Any], wanted: int) -> npt.NDArr
     )
 
 
-def _check_geometry(item: Item, path: Path, array: npt.NDArray[Any]) -> None:
-    image = read_header(item.images[0])
+def _check_geometry(item: Item, image: Header, path: Path, array: npt.NDArray[Any]) -> None:
     if array.shape[1:] != image.shape:
         expected = "x".join(map(str, image.shape))
         raise PolyclinicError(
             f"{path}: the label has the size {_size(array)}, but its image {item.images[0].name} has {expected}; "
             "store the label on the image's grid."
         )
-    affine = read_header(path).affine
-    if image.affine is None or affine is None or len(image.shape) < 3:
+    if image.affine is None or len(image.shape) < 3 or (affine := read_header(path).affine) is None:
         return
     from nibabel.orientations import aff2axcodes
 

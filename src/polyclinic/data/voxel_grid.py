@@ -2,7 +2,8 @@
 
 Every step keeps the affine of its grid (MONAI's ``MetaTensor``), so that the way back is one resampling from the
 prepared affine to the file's, whatever flips, resamplings, crops and slices lie between. Pictures without an affine
-count as lying on the identity. MONAI is imported where it is used: it takes seconds, and a server has no images.
+count as lying on the identity. MONAI takes seconds to import, so it is imported by the first step that changes a grid:
+an image that already has the wanted orientation and size never needs it (``FileGrid``).
 """
 
 from __future__ import annotations
@@ -59,14 +60,50 @@ class Geometry:
         return spacing_of(self.prepared_affine, len(self.prepared_shape))
 
 
-def geometry_of(item: Item, federation: Federation, settings: DataSettings) -> Geometry:
-    """The geometry of an image from its headers alone."""
+@dataclass(frozen=True)
+class FileGrid:
+    """Voxels ``(channel, *spatial)`` on the grid of their file, with its affine ``(4, 4)``: nothing has moved yet."""
+
+    voxels: Tensor
+    affine: Tensor
+
+    def peek_pending_shape(self) -> tuple[int, ...]:
+        """``(*spatial)``, under the name that MONAI's tensors have for it."""
+        return tuple(self.voxels.shape[1:])
+
+    def peek_pending_affine(self) -> Tensor:
+        """The affine, under the name that MONAI's tensors have for it."""
+        return self.affine
+
+
+def plain_voxels(grid: Any) -> Tensor:
+    """The voxels of a grid, without its geometry."""
+    voxels: Tensor = grid.voxels if isinstance(grid, FileGrid) else grid.as_tensor()
+    return voxels
+
+
+def with_voxels(grid: Any, voxels: Tensor) -> Any:
+    """A grid with other voxels of the same shape."""
+    return FileGrid(voxels, grid.affine) if isinstance(grid, FileGrid) else _meta_tensor(voxels, grid.affine)
+
+
+def _meta_tensor(voxels: Tensor, affine: Tensor) -> Any:
     from monai.data import MetaTensor
 
+    return MetaTensor(voxels, affine=affine)
+
+
+def _movable(grid: Any) -> Any:
+    """A grid as MONAI's transforms take it."""
+    return _meta_tensor(grid.voxels, grid.affine) if isinstance(grid, FileGrid) else grid
+
+
+def geometry_of(item: Item, federation: Federation, settings: DataSettings) -> Geometry:
+    """The geometry of an image from its headers alone."""
     header = item_header(item)
-    start = file_affine(header, federation.task)
+    start = torch.from_numpy(file_affine(header, federation.task))
     # MONAI's lazy mode moves the affine and the shape, and no voxel: the tensor needs no memory.
-    grid = MetaTensor(torch.zeros(()).expand(1, *header.shape), affine=torch.from_numpy(start))
+    grid: Any = FileGrid(torch.zeros(()).expand(1, *header.shape), start)
     grid = crop_and_resize(
         orient_and_space(grid, header, federation.task, settings, lazy=True), federation.task, settings, lazy=True
     )
@@ -85,8 +122,6 @@ def orient_and_space(
     grid: Any, header: Header, task: Task, settings: DataSettings, label: bool = False, lazy: bool = False
 ) -> Any:
     """Bring ``(channel, *spatial)`` to the wanted orientation (volumes that know theirs) and spacing."""
-    from monai.transforms import Orientation, Spacing
-
     rank = len(header.shape)
     if rank == 3 and header.affine is not None:
         codes = (settings.orientation or "RAS").upper()
@@ -95,7 +130,10 @@ def orient_and_space(
                 f"data.orientation: '{settings.orientation}' is not one of L or R, P or A, I or S for each axis; "
                 "write RAS, for example."
             )
-        grid = Orientation(axcodes=codes, labels=_AXES, lazy=lazy)(grid)
+        if not isinstance(grid, FileGrid) or _axis_codes(header.affine) != codes:
+            from monai.transforms import Orientation
+
+            grid = Orientation(axcodes=codes, labels=_AXES, lazy=lazy)(_movable(grid))
     if settings.spacing is not None:
         if header.affine is None and task.nominal_spacing(rank) is None:
             raise PolyclinicError(
@@ -106,21 +144,26 @@ def orient_and_space(
             raise PolyclinicError(
                 f"data.spacing: has {len(settings.spacing)} numbers, but the files have {rank} axes; give one for each."
             )
+        from monai.transforms import Spacing
+
         mode = "nearest" if label else "bilinear"
-        grid = Spacing(pixdim=settings.spacing, mode=mode, padding_mode="border", lazy=lazy)(grid)
+        grid = Spacing(pixdim=settings.spacing, mode=mode, padding_mode="border", lazy=lazy)(_movable(grid))
     return grid
 
 
 def crop_and_resize(grid: Any, task: Task, settings: DataSettings, label: bool = False, lazy: bool = False) -> Any:
     """Cut ``data.crop`` out of ``(channel, *spatial)`` and bring it to ``data.size``; ``"auto"`` keeps its own size."""
-    from monai.transforms import CenterSpatialCrop, Resize, ResizeWithPadOrCrop
-
     if settings.crop is not None:
-        grid = CenterSpatialCrop(_target("data.crop", settings.crop, grid, task, settings), lazy=lazy)(grid)
+        grid = _cropped(grid, _target("data.crop", settings.crop, grid, task, settings), lazy)
     if settings.size == "auto":
         return grid
     target = _target("data.size", settings.size, grid, task, settings)
     shape = tuple(int(size) for size in grid.peek_pending_shape())
+    if isinstance(grid, FileGrid) and list(shape) == target:
+        return grid
+    from monai.transforms import Resize, ResizeWithPadOrCrop
+
+    grid = _movable(grid)
     if settings.fit == "pad-crop":
         return ResizeWithPadOrCrop(target, lazy=lazy)(grid)
     if label:
@@ -132,6 +175,21 @@ def crop_and_resize(grid: Any, task: Task, settings: DataSettings, label: bool =
         if list(grid.peek_pending_shape()) != size:
             grid = Resize(size, mode=mode, lazy=lazy)(grid)
     return grid
+
+
+def _cropped(grid: Any, target: list[int], lazy: bool) -> Any:
+    shape = grid.peek_pending_shape()
+    if isinstance(grid, FileGrid) and all(size <= most for size, most in zip(shape, target, strict=True)):
+        return grid
+    from monai.transforms import CenterSpatialCrop
+
+    return CenterSpatialCrop(target, lazy=lazy)(_movable(grid))
+
+
+def _axis_codes(affine: npt.NDArray[np.float64]) -> str:
+    from nibabel.orientations import aff2axcodes
+
+    return "".join(aff2axcodes(affine))
 
 
 def _target(key: str, size: tuple[int, ...], grid: Any, task: Task, settings: DataSettings) -> list[int]:
@@ -173,10 +231,9 @@ def to_file_grid(prediction: Tensor, geometry: Geometry) -> npt.NDArray[np.uint8
     prediction = prediction.detach().float().cpu()
     if geometry.shape == geometry.prepared_shape and np.allclose(geometry.affine, geometry.prepared_affine, atol=1e-6):
         return np.asarray(prediction.argmax(0).to(torch.uint8).numpy())
-    from monai.data import MetaTensor
     from monai.transforms import SpatialResample
 
-    grid = MetaTensor(prediction, affine=torch.from_numpy(geometry.prepared_affine))
+    grid = _meta_tensor(prediction, torch.from_numpy(geometry.prepared_affine))
     back = SpatialResample(mode="bilinear", padding_mode="border")
     grid = back(grid, dst_affine=torch.from_numpy(geometry.affine), spatial_size=geometry.shape)
     classes = np.asarray(grid.as_tensor().argmax(0).to(torch.uint8).numpy())

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from polyclinic.exchange.messages import Tensors
+from polyclinic.federation.plain_optimizers import SGD, Adam, AdamW
 from polyclinic.recipe import TrainingSettings
 
 
@@ -17,8 +18,8 @@ def build_optimizer(parameters: dict[str, nn.Parameter], settings: TrainingSetti
     """The recipe's optimiser over named parameters."""
     values = list(parameters.values())
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(values, settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
-    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
+        return SGD(values, settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
+    kind = Adam if settings.optimizer == "adam" else AdamW
     return kind(values, settings.lr, betas=settings.betas, weight_decay=settings.weight_decay)
 
 

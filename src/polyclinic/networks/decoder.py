@@ -11,17 +11,21 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from monai.networks.blocks import Convolution, UpSample
-from monai.networks.layers.factories import Conv
-from monai.networks.nets.basic_unet import TwoConv
 from torch import Tensor, nn
 
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.networks.unet import norm_layer
+from polyclinic.networks.blocks import (
+    CONVOLUTIONS,
+    BlockStyle,
+    Convolution,
+    TwoConvolutions,
+    UpSample,
+    Upsampling,
+    linear_mode,
+)
 from polyclinic.recipe.network import ConvolutionSettings
 
 
@@ -55,17 +59,18 @@ class PyramidNetwork(SegmentationNetwork):
         widths |= {"bottleneck": sizes[depth]} | {f"decoder{level}": sizes[level] for level in reversed(range(depth))}
         super().__init__(channels, classes, dims, widths, multiple)
         self.depth = depth
-        self.stem = _two_convolutions(dims, channels, sizes[0], settings)
+        style = BlockStyle(dims, settings.norm, settings.bias, settings.dropout)
+        self.stem = TwoConvolutions(style, channels, sizes[0])
         self.necks = nn.ModuleList(
-            _neck(dims, level.channels, sizes[number], level.doublings, settings)
+            _neck(style, level.channels, sizes[number], level.doublings, settings.upsample)
             for number, level in enumerate(levels, 1)
         )
         strides = [1.0, *(level.stride for level in levels)]
         self.decoder = nn.ModuleList(
-            _Up(dims, sizes[level + 1], sizes[level], max(1, round(strides[level + 1] / strides[level])), settings)
+            _Up(style, sizes[level + 1], sizes[level], _scale(strides[level : level + 2]), settings.upsample)
             for level in reversed(range(depth))
         )
-        self.classifier = Conv["conv", dims](sizes[0], classes, kernel_size=1)
+        self.classifier = CONVOLUTIONS[dims](sizes[0], classes, kernel_size=1)
 
     @abstractmethod
     def maps(self, images: Tensor) -> list[Tensor]:
@@ -134,11 +139,11 @@ class PyramidNetwork(SegmentationNetwork):
 class _Up(nn.Module):
     """Raise a coarse map, put it beside the skip, and convolve twice."""
 
-    def __init__(self, dims: int, coarse: int, width: int, scale: int, settings: ConvolutionSettings) -> None:
+    def __init__(self, style: BlockStyle, coarse: int, width: int, scale: int, upsample: Upsampling) -> None:
         super().__init__()
-        raised = width if settings.upsample == "deconv" else coarse
-        self.upsample = _upsampling(dims, coarse, raised, scale, settings)
-        self.convs = _two_convolutions(dims, width + raised, width, settings)
+        raised = width if upsample == "deconv" else coarse
+        self.upsample = UpSample(style.dims, coarse, raised, scale, upsample)
+        self.convs = TwoConvolutions(style, width + raised, width)
 
     def forward(self, coarse: Tensor, skip: Tensor, size: tuple[int, ...]) -> Tensor:
         """``coarse`` covers an image of which ``skip``, ``size`` without its padding, is the near corner."""
@@ -150,30 +155,14 @@ class _Up(nn.Module):
         return merged
 
 
-def linear_mode(dims: int) -> str:
-    """PyTorch's name of linear interpolation along ``dims`` axes."""
-    return "bilinear" if dims == 2 else "trilinear"
+def _scale(strides: Sequence[float]) -> int:
+    """How many times larger the finer of two maps is than the coarser."""
+    fine, coarse = strides
+    return max(1, round(coarse / fine))
 
 
-def _options(width: int, settings: ConvolutionSettings) -> dict[str, Any]:
-    act = ("relu", {"inplace": True})
-    norm = norm_layer(settings.norm, width)
-    return {"act": act, "norm": norm, "bias": settings.bias, "dropout": settings.dropout}
-
-
-def _two_convolutions(dims: int, channels: int, width: int, settings: ConvolutionSettings) -> nn.Module:
-    return cast(nn.Module, TwoConv(dims, channels, width, **_options(width, settings)))
-
-
-def _upsampling(dims: int, channels: int, width: int, scale: int, settings: ConvolutionSettings) -> nn.Module:
-    if settings.upsample == "deconv":
-        return cast(nn.Module, UpSample(dims, channels, width, scale, mode="deconv"))
-    return cast(nn.Module, UpSample(dims, scale_factor=scale, mode="nontrainable", pre_conv=None, align_corners=False))
-
-
-def _neck(dims: int, channels: int, width: int, doublings: int, settings: ConvolutionSettings) -> nn.Module:
-    options = _options(width, settings)
-    layers = [Convolution(dims, channels, width, kernel_size=1, **options)]
+def _neck(style: BlockStyle, channels: int, width: int, doublings: int, upsample: Upsampling) -> nn.Module:
+    layers: list[nn.Module] = [Convolution(style, channels, width, kernel=1)]
     for _ in range(doublings):
-        layers += [_upsampling(dims, width, width, 2, settings), Convolution(dims, width, width, **options)]
+        layers += [UpSample(style.dims, width, width, 2, upsample), Convolution(style, width, width)]
     return nn.Sequential(*layers)

@@ -1,27 +1,15 @@
-"""U-Net in 2D and 3D from MONAI's blocks (Ronneberger et al. 2015; Cicek et al. 2016)."""
+"""U-Net in 2D and 3D (Ronneberger et al. 2015; Cicek et al. 2016)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
-from typing import Any, cast
 
-from monai.networks.layers.factories import Conv
-from monai.networks.nets.basic_unet import Down, TwoConv, UpCat
 from torch import Tensor, nn
 
 from polyclinic.networks.base import SegmentationNetwork
+from polyclinic.networks.blocks import CONVOLUTIONS, BlockStyle, Down, TwoConvolutions, Up
 from polyclinic.networks.registry import network
 from polyclinic.recipe import UNetSettings
-
-
-def norm_layer(name: str, channels: int) -> tuple[str, dict[str, Any]]:
-    """MONAI's description of a norm. Group norm has groups of four channels, as in PathFL's network."""
-    if name == "group":
-        return "group", {"num_groups": max(1, channels // gcd(channels, 4))}
-    if name == "batch-nostats":
-        return "batch", {"affine": False, "track_running_stats": False}
-    return name, {"affine": True}
 
 
 @network("unet", UNetSettings)
@@ -42,18 +30,14 @@ class UNet(SegmentationNetwork):
         super().__init__(channels, classes, spatial_dims, widths, settings.multiple)
         self.depth = depth
 
-        def block(kind: Any, *sizes: int, **more: Any) -> nn.Module:
-            norm = norm_layer(settings.norm, sizes[-1])
-            act = ("relu", {"inplace": True})
-            return cast(nn.Module, kind(spatial_dims, *sizes, act, norm, settings.bias, settings.dropout, **more))
-
-        up = {"upsample": "deconv"} if settings.upsample == "deconv" else _LINEAR
-        self.encoder = nn.ModuleList([block(TwoConv, channels, encoder[0])])
-        self.encoder.extend(block(Down, encoder[level], encoder[level + 1]) for level in range(depth))
+        style = BlockStyle(spatial_dims, settings.norm, settings.bias, settings.dropout)
+        self.encoder = nn.ModuleList([TwoConvolutions(style, channels, encoder[0])])
+        self.encoder.extend(Down(style, encoder[level], encoder[level + 1]) for level in range(depth))
         self.decoder = nn.ModuleList(
-            block(UpCat, encoder[level + 1], encoder[level], encoder[level], **up) for level in reversed(range(depth))
+            Up(style, encoder[level + 1], encoder[level], encoder[level], settings.upsample)
+            for level in reversed(range(depth))
         )
-        self.classifier = Conv["conv", spatial_dims](width, classes, kernel_size=1)
+        self.classifier = CONVOLUTIONS[spatial_dims](width, classes, kernel_size=1)
 
     def encode(self, images: Tensor) -> list[Tensor]:
         """Features of ``encoder0`` ... and the bottleneck."""
@@ -93,6 +77,3 @@ class UNet(SegmentationNetwork):
         if parts[0] == "decoder":
             return f"decoder{self.depth - 1 - int(parts[1])}"
         return "head"
-
-
-_LINEAR = {"upsample": "nontrainable", "pre_conv": None, "halves": False}

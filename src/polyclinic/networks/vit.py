@@ -7,7 +7,7 @@ Departures: PathFL gives no width of the tokens; 384 is a quarter of the MLP, 64
 million weights in the transformer of 15.12 million in its Table 10. There is no class token, which nothing here would
 read. Positions are learned for a grid of 14 (2D) or 6 (3D) patches along each axis, as for images of 224 or volumes of
 96, and interpolated for other sizes. Level ``k`` of ``n`` reads the tokens after ``k / n`` of the layers, as in UNETR.
-The attention is PyTorch's: MONAI's transformer block needs one more package, and holds weights that are never used.
+The attention is PyTorch's.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from math import ceil, log2
 
 import torch
 import torch.nn.functional as F
-from monai.networks.blocks import MLPBlock
-from monai.networks.layers.factories import Conv
 from torch import Tensor, nn
 
-from polyclinic.networks.decoder import Level, PyramidNetwork, linear_mode
+from polyclinic.networks.blocks import CONVOLUTIONS, MLP, linear_mode
+from polyclinic.networks.decoder import Level, PyramidNetwork
 from polyclinic.networks.registry import network
 from polyclinic.recipe import ViTSettings
 
@@ -78,7 +77,7 @@ class PatchEmbedding(nn.Module):
 
     def __init__(self, channels: int, size: int, patch: int, dims: int) -> None:
         super().__init__()
-        self.projection = Conv["conv", dims](channels, size, kernel_size=patch, stride=patch)
+        self.projection = CONVOLUTIONS[dims](channels, size, kernel_size=patch, stride=patch)
         self.positions = nn.Parameter(torch.empty(1, size, *[14 if dims == 2 else 6] * dims))
         nn.init.trunc_normal_(self.positions, std=0.02)
 
@@ -100,7 +99,7 @@ class TransformerBlock(nn.Module):
         self.heads, self.dropout = heads, dropout
         self.norm1, self.norm2 = nn.LayerNorm(size), nn.LayerNorm(size)
         self.qkv, self.out = nn.Linear(size, 3 * size), nn.Linear(size, size)
-        self.mlp = MLPBlock(size, mlp, dropout)
+        self.mlp = MLP(size, mlp, dropout)
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)

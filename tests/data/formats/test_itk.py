@@ -5,6 +5,7 @@ from pathlib import Path
 import itk
 import numpy as np
 import pytest
+from monai.data import ITKReader
 
 from data_support import file_item
 from polyclinic.core.errors import PolyclinicError
@@ -66,3 +67,16 @@ def test_a_file_that_itk_does_not_know_gets_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "x.unknown").write_bytes(b"no volume")
     with pytest.raises(PolyclinicError, match=r"x\.unknown: cannot be read as unknown \(ITK does not recognise it\)"):
         read_header(tmp_path / "x.unknown")
+
+
+@pytest.mark.parametrize("suffix", [".mha", ".mhd", ".nrrd"])
+@pytest.mark.parametrize("vectors", [False, True])
+def test_arrays_are_those_of_monais_reader(tmp_path: Path, suffix: str, vectors: bool) -> None:
+    array = np.arange(4 * 5 * 6 * 2, dtype=np.float32).reshape(6, 5, 4, 2)
+    image = itk.image_from_array(array, is_vector=True) if vectors else itk.image_from_array(array[..., 0].copy())
+    itk.imwrite(image, str(tmp_path / f"x{suffix}"))
+    reader = ITKReader()
+    expected = reader.get_data(reader.read(tmp_path / f"x{suffix}"))[0]
+    found = read_array(tmp_path / f"x{suffix}")
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(np.moveaxis(found, 0, -1).reshape(expected.shape), expected)

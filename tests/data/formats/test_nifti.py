@@ -5,6 +5,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+from monai.data import NibabelReader
 
 from data_support import file_item, nifti
 from polyclinic.core.errors import PolyclinicError
@@ -67,3 +68,18 @@ def test_the_header_says_what_the_voxels_will_be(tmp_path: Path, shape: tuple[in
     header = read_header(path)
     assert (header.shape, header.channels) == (shape[:3], channels)
     assert read_array(path).shape == (channels, *shape[:3])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
+@pytest.mark.parametrize("slope", [None, 0.25])
+@pytest.mark.parametrize("shape", [(4, 5), (4, 5, 6), (4, 5, 6, 2)])
+def test_arrays_are_those_of_monais_reader(tmp_path: Path, dtype: type, slope: float | None, shape: tuple) -> None:
+    image = nibabel.Nifti1Image(np.random.default_rng(0).integers(0, 99, shape).astype(dtype), np.diag([1, 2, 3, 1]))
+    if slope is not None:
+        image.header.set_slope_inter(slope, 5)
+    nibabel.save(image, tmp_path / "x.nii.gz")
+    reader = NibabelReader()
+    expected = reader.get_data(reader.read(tmp_path / "x.nii.gz"))[0]
+    array = read_array(tmp_path / "x.nii.gz")
+    assert array.dtype == expected.dtype
+    np.testing.assert_array_equal(np.moveaxis(array, 0, -1).reshape(shape), expected)

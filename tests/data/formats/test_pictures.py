@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from monai.data import PILReader
 from PIL import Image as PILImage
 
 from data_support import file_item, saved
@@ -100,3 +101,19 @@ def test_the_header_says_what_the_voxels_will_be(tmp_path: Path, mode: str, chan
     header = read_header(tmp_path / "x.png")
     assert (header.shape, header.channels, header.affine) == ((6, 4), channels, None)
     assert read_array(tmp_path / "x.png").shape == (channels, 6, 4)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif", ".bmp"])
+@pytest.mark.parametrize("mode", ["L", "RGB", "I;16", "F", "1"])
+def test_arrays_are_those_of_monais_reader(tmp_path: Path, suffix: str, mode: str) -> None:
+    if (suffix in (".jpg", ".bmp") and mode in ("I;16", "F")) or (suffix, mode) in ((".png", "F"), (".jpg", "1")):
+        pytest.skip("the format does not hold these pixels")
+    colours = np.random.default_rng(0).integers(0, 255, (9, 7, 3), dtype=np.uint8)
+    picture = PILImage.fromarray(colours if mode in ("L", "RGB", "1") else colours[..., 0]).convert(mode)
+    picture.save(tmp_path / f"x{suffix}")
+    reader = PILReader(reverse_indexing=False)
+    with reader.read(tmp_path / f"x{suffix}") as opened:
+        expected = reader.get_data(opened)[0]
+    array = read_array(tmp_path / f"x{suffix}")
+    assert array.dtype == expected.dtype
+    np.testing.assert_array_equal(np.moveaxis(array, 0, -1).reshape(expected.shape), expected)

@@ -40,10 +40,12 @@ def _image_io(path: Path) -> Any:
 
 
 def _itk_array(path: Path, label: bool) -> npt.NDArray[Any]:  # noqa: ARG001
-    from monai.data import ITKReader
+    import itk
 
-    reader = ITKReader()
-    array, _ = reader.get_data(reader.read(path))
+    image = itk.imread(str(path))
+    array = itk.array_view_from_image(image).T  # ITK's arrays are (z, y, x), with components last
+    if image.GetNumberOfComponentsPerPixel() > 1:
+        array = np.moveaxis(array, 0, -1)
     return channels_first(array, len(_itk_header(path).shape))
 
 

@@ -21,11 +21,10 @@ def _nifti_header(path: Path) -> Header:
 
 
 def _nifti_array(path: Path, label: bool) -> npt.NDArray[Any]:  # noqa: ARG001
-    from monai.data import NibabelReader
+    import nibabel
 
-    reader = NibabelReader()
-    array, _ = reader.get_data(reader.read(path))
-    return channels_first(array, len(_nifti_header(path).shape))
+    image: Any = nibabel.load(path)
+    return channels_first(np.asanyarray(image.dataobj), len(image.shape[:3]))
 
 
 def _write_nifti(path: Path, array: npt.NDArray[np.uint8], image: Path, suffix: str) -> None:

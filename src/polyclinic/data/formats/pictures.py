@@ -29,15 +29,12 @@ def _pages(picture: PILImage.Image) -> int:
 
 
 def _picture_array(path: Path, label: bool) -> npt.NDArray[Any]:
-    from monai.data import PILReader
-
-    reader = PILReader(reverse_indexing=False)  # the default swaps rows and columns
     pages = []
-    with reader.read(path) as picture:
+    with PILImage.open(path) as picture:
         frames: Any = ImageSequence.Iterator(picture) if _pages(picture) > 1 else [picture]
         for frame in frames:
             frame.load()  # numpy would hide the error of a truncated file
-            array, _ = reader.get_data(_plain(frame, label))
+            array = np.asarray(_plain(frame, label))
             pages.append(array if array.ndim == 3 else array[..., None])
     if len({page.shape for page in pages}) > 1:
         raise ValueError("its pages differ in size, so that it is neither an image nor a volume")

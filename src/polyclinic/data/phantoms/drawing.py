@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
 Array = NDArray[np.float32]
 
@@ -27,9 +26,17 @@ def coordinates(size: tuple[int, ...]) -> tuple[Array, ...]:
     return tuple(np.meshgrid(*axes, indexing="ij"))
 
 
+def blurred(image: Array, sigma: float | tuple[float, ...], mode: str = "reflect") -> Array:
+    """``image`` ``(*spatial)`` behind a Gaussian of ``sigma`` pixels."""
+    # Here, because a demo that was drawn before is only read.
+    from scipy import ndimage
+
+    return np.asarray(ndimage.gaussian_filter(image, sigma, mode=mode))
+
+
 def smooth_noise(rng: np.random.Generator, size: tuple[int, ...], sigma: float | tuple[float, ...]) -> Array:
     """Gaussian noise ``(*spatial)`` blurred by ``sigma`` pixels, with mean 0 and deviation 1."""
-    noise = ndimage.gaussian_filter(rng.standard_normal(size, dtype=np.float32), sigma, mode="wrap")
+    noise = blurred(rng.standard_normal(size, dtype=np.float32), sigma, mode="wrap")
     return np.asarray((noise - noise.mean()) / max(float(noise.std()), 1e-6), dtype=np.float32)
 
 

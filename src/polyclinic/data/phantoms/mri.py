@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
-from polyclinic.data.phantoms.drawing import Array, bias_field, coordinates, rician, smooth_noise
+from polyclinic.data.phantoms.drawing import Array, bias_field, blurred, coordinates, rician, smooth_noise
 
 Tissue = NDArray[np.uint8]
 
@@ -47,6 +46,6 @@ def scan(rng: np.random.Generator, tissue: Tissue, style: Style, light: Array | 
     image = table[tissue] * (1 + style.texture * smooth_noise(rng, size, (1.2, 1.2, 0.5)))
     image *= bias_field(rng, size, style.shading)
     image *= light
-    image = ndimage.gaussian_filter(image, (style.blur * size[0] / 64, style.blur * size[1] / 64, 0.3))
+    image = blurred(image, (style.blur * size[0] / 64, style.blur * size[1] / 64, 0.3))
     image = rician(rng, np.clip(image, 0, None), style.noise) ** np.float32(style.gamma)
     return np.asarray(np.rint(np.clip(image * style.scale, 0, 32000)), dtype=np.int16)

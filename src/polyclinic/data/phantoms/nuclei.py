@@ -10,9 +10,17 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
-from polyclinic.data.phantoms.drawing import Array, Drawing, coordinates, ellipse, smooth_noise, soft_step, wobble
+from polyclinic.data.phantoms.drawing import (
+    Array,
+    Drawing,
+    blurred,
+    coordinates,
+    ellipse,
+    smooth_noise,
+    soft_step,
+    wobble,
+)
 
 Colour = tuple[float, float, float]
 
@@ -69,7 +77,7 @@ def pixels(size: tuple[int, ...]) -> tuple[Array, ...]:
 def photograph(rng: np.random.Generator, nuclear: Array, tissue: Array, style: Style) -> NDArray[np.uint8]:
     """What light leaves of two stains ``(row, column)``: ``(row, column, 3)`` of bytes."""
     tissue = style.tissue_strength * tissue
-    nuclear = ndimage.gaussian_filter(nuclear, style.blur)
+    nuclear = blurred(nuclear, style.blur)
     density = nuclear[..., None] * _varied(rng, style.nuclear)
     density += tissue[..., None] * _varied(rng, style.tissue)
     return to_bytes(rng, np.asarray(style.white, dtype=np.float32) * np.exp(-density), style.noise)

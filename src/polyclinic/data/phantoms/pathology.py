@@ -13,9 +13,17 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy import ndimage
 
-from polyclinic.data.phantoms.drawing import Array, Drawing, coordinates, ellipse, smooth_noise, soft_step, wobble
+from polyclinic.data.phantoms.drawing import (
+    Array,
+    Drawing,
+    blurred,
+    coordinates,
+    ellipse,
+    smooth_noise,
+    soft_step,
+    wobble,
+)
 from polyclinic.data.phantoms.nuclei import (
     Style,
     draw_haze,
@@ -66,7 +74,7 @@ def _fluorescent(rng: np.random.Generator, size: Size, style: Style) -> Drawing:
     """Bright nuclei on black, with the glow of those out of focus; ``style.nuclear`` is the colour of the dye."""
     axes = pixels(size)
     mask, stain = draw_nuclei(rng, axes, style)
-    light = ndimage.gaussian_filter(stain + draw_haze(rng, axes, style), style.blur)
+    light = blurred(stain + draw_haze(rng, axes, style), style.blur)
     light = 1 - np.exp(-light * np.float32(rng.normal(1, 0.1)))
     colour = light[..., None] * np.asarray(style.nuclear, dtype=np.float32)
     return Drawing(to_bytes(rng, colour, style.noise), mask.astype(np.uint8), (1.0, 1.0))
@@ -83,7 +91,7 @@ def _smear(rng: np.random.Generator, size: Size, style: Style) -> Stains:
     """Cells on glass: nothing but cytoplasm around the nuclei, and some mucus."""
     axes = pixels(size)
     mask, nuclear = draw_nuclei(rng, axes, style)
-    cytoplasm = np.clip(2.5 * ndimage.gaussian_filter(mask.astype(np.float32), 4), 0, 1)
+    cytoplasm = np.clip(2.5 * blurred(mask.astype(np.float32), 4), 0, 1)
     mucus = 0.3 * np.clip(smooth_noise(rng, size, 6), 0, None)
     grain = 1 + 0.2 * smooth_noise(rng, size, 0.8)
     tissue = np.asarray((cytoplasm + mucus) * grain, dtype=np.float32)
@@ -119,7 +127,7 @@ def _tumour(rng: np.random.Generator, size: Size, style: Style, tumour: Tumour) 
     unit = max(size) / 64
     level = smooth_noise(rng, size, tumour.nests * unit)
     mask = (level > np.quantile(level, rng.uniform(0.5, 0.75))).astype(np.float32)
-    inside = ndimage.gaussian_filter(mask, 0.7 * unit)
+    inside = blurred(mask, 0.7 * unit)
     lumen = inside * (smooth_noise(rng, size, 2 * unit) > tumour.lumens)
     cells = soft_step(1 + tumour.crowd - smooth_noise(rng, size, tumour.cells * unit), 0.5)
     small = smooth_noise(rng, size, 0.5 * unit)
@@ -133,7 +141,7 @@ def _tumour(rng: np.random.Generator, size: Size, style: Style, tumour: Tumour) 
     scar = tumour.fibres * (1 - inside) * np.clip(waves, -0.3, 1)
     tissue = np.clip((draw_tissue(rng, pixels(size)) + scar) * (1 - 0.3 * inside), 0, None) * (1 - 0.9 * lumen)
     grain = np.clip(1 + style.chromatin * smooth_noise(rng, size, 0.7), 0.2, None)
-    stain = style.nuclear_strength * ndimage.gaussian_filter(nuclear, 0.4 * unit) * grain
+    stain = style.nuclear_strength * blurred(nuclear, 0.4 * unit) * grain
     return mask, np.asarray(stain, dtype=np.float32), np.asarray(tissue, dtype=np.float32)
 
 

@@ -7,7 +7,6 @@ coil's shading, the resolution, the noise and the scale of the numbers.
 from __future__ import annotations
 
 import numpy as np
-from scipy import ndimage
 
 from polyclinic.data.phantoms.drawing import Array, Drawing, ellipse, smooth_noise, wobble
 from polyclinic.data.phantoms.mri import Style, Tissue, field_of_view, scan
@@ -66,6 +65,8 @@ def _anatomy(rng: np.random.Generator, axes: tuple[Array, ...]) -> tuple[Tissue,
     bladder, _ = ellipse(axes, (shift, middle[1] + 0.25, 1.1), (0.62, 0.50, rng.uniform(0.35, 0.60)))
     side = np.abs(x - np.float32(shift)) + 0.15 * y + 0.04 * smooth_noise(rng, x.shape, (5, 5, 2))
     vesicle, _ = ellipse((np.abs(x - np.float32(shift)), y, z), (0.25, middle[1] - 0.30, 0.9), (0.26, 0.11, 0.30))
+
+    from scipy import ndimage  # here, because a demo that was drawn before is only read
 
     # Without the opening, slivers of a voxel or two would stay between the gland's top and the bladder.
     width = 1 + 2 * max(1, x.shape[0] // 32)

@@ -10,9 +10,17 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
-from polyclinic.data.phantoms.drawing import Array, Drawing, bias_field, coordinates, ellipse, rician, smooth_noise
+from polyclinic.data.phantoms.drawing import (
+    Array,
+    Drawing,
+    bias_field,
+    blurred,
+    coordinates,
+    ellipse,
+    rician,
+    smooth_noise,
+)
 
 AIR, SKULL, FLUID, GREY, WHITE, OLD, OEDEMA, RIM, CORE = range(9)
 
@@ -77,7 +85,7 @@ def _scan(rng: np.random.Generator, clean: Array, style: Style) -> Array:
     """One channel ``(x, y, z)`` with texture, shading, blur and noise; air stays dark."""
     size = clean.shape
     image = clean * (1 + style.texture * smooth_noise(rng, size, 1.0)) * bias_field(rng, size, style.shading)
-    image = ndimage.gaussian_filter(image, style.blur)
+    image = blurred(image, style.blur)
     return rician(rng, np.clip(image, 0, None), style.noise) ** np.float32(style.gamma)
 
 

@@ -11,8 +11,6 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 Partition = Literal["last", "first"]
@@ -59,6 +57,10 @@ def cluster_by_class(vectors: Tensor, classes: Tensor, partition: Partition = "l
 
 def _first_neighbour_components(rows: Tensor) -> Tensor:
     """Clusters of the graph that links each row with its first neighbour; sharing one links two rows through it."""
+    # Here, because the file is imported for the list of components, and most methods have no prototypes.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     count = len(rows)
     if count == 1:
         return torch.zeros(1, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""One real federation, many runs: compares the weights of the Flower engine with those of one process.
+"""One real federation, many runs: compares the weights of workers and of Flower with those of one process.
 
 ``python tests/e2e/agreement.py OUT.md`` asks for every registered method and writes down the answers.
 """
@@ -68,33 +68,43 @@ class Agreement:
         self._stack.close()
 
     def difference(self, method: str) -> str:
-        """What differs between the two engines after two rounds, in words; empty if nothing does."""
+        """What differs from one process after two rounds, in workers and over Flower, in words; empty if nothing."""
         overrides = [f"training.rounds={ROUNDS}", f"training.validate_every={ROUNDS}"]
         name = method.replace("/", "-").replace("+", "-")
         reference = self.folder / "inprocess" / name
-        polyclinic.run(self.recipe, out=reference, method=method, overrides=overrides)
+        polyclinic.run(self.recipe, out=reference, method=method, overrides=[*overrides, "engine.name=inprocess"])
+        workers = self.folder / "workers" / name
+        side_by_side = [*overrides, "engine.name=workers", "engine.workers=2"]
+        polyclinic.run(self.recipe, out=workers, method=method, overrides=side_by_side)
+        if different := difference_between(workers, reference):
+            return f"workers: {different}"
         out = self.folder / "flower" / name
         recipe = load_recipe(self.recipe, [*overrides, "engine.name=flower"], method=method)
         launch = Launch(run_name(out), recipe_text(recipe), SITES, "federation")
         self.coordinator.serve(launch, out, on_poll=self._poll_sites)
-        for event in RunFolder(out).events():
-            if event["refused"]:
-                return f"round {event['round'] + 1}: {event['refused']}"
-        for file in ("server", "best"):
-            paths = (folder / "checkpoints/all" / f"{file}.safetensors" for folder in (out, reference))
-            (tensors, about), (expected, about_expected) = map(load_tensors, paths)
-            if tensors.keys() != expected.keys() or about != about_expected:
-                return f"{file}: other tensors or other plain data"
-            wrong = [key for key in tensors if not torch.equal(tensors[key], expected[key])]
-            if wrong:
-                return f"{file}: {len(wrong)} of {len(tensors)} tensors differ, first {wrong[0]}"
-        if (out / "cases.csv").read_text() != (reference / "cases.csv").read_text():
-            return "cases.csv differs"
-        return ""
+        return difference_between(out, reference)
 
     def _poll_sites(self) -> None:
         for supervisor in self.supervisors:
             supervisor.poll()
+
+
+def difference_between(out: Path, reference: Path) -> str:
+    """What differs between two run folders, in words."""
+    for event in RunFolder(out).events():
+        if event["refused"]:
+            return f"round {event['round'] + 1}: {event['refused']}"
+    for file in ("server", "best"):
+        paths = (folder / "checkpoints/all" / f"{file}.safetensors" for folder in (out, reference))
+        (tensors, about), (expected, about_expected) = map(load_tensors, paths)
+        if tensors.keys() != expected.keys() or about != about_expected:
+            return f"{file}: other tensors or other plain data"
+        wrong = [key for key in tensors if not torch.equal(tensors[key], expected[key])]
+        if wrong:
+            return f"{file}: {len(wrong)} of {len(tensors)} tensors differ, first {wrong[0]}"
+    if (out / "cases.csv").read_text() != (reference / "cases.csv").read_text():
+        return "cases.csv differs"
+    return ""
 
 
 def record(path: Path) -> bool:
@@ -116,7 +126,7 @@ def record(path: Path) -> bool:
     pooled = ", ".join(name for name, method in methods().items() if method.pooled)
     path.write_text(
         "# Do the engines agree?\n\n"
-        "Made by `make test-engines`: the in-process engine and a Flower federation (a server "
+        "Made by `make test-engines`: the in-process engine, two worker processes, and a Flower federation (a server "
         f"and two sites in processes of their own, TLS and keys, 127.0.0.1) after {ROUNDS} rounds on a tiny "
         f"federation, one thread, {platform.machine()}; {about}. Compared are all tensors of the last and the best "
         f"checkpoint and every value of `cases.csv`. Left out, because all images are in one place: {pooled}.\n\n"

@@ -39,7 +39,8 @@ def uninterrupted(recipe: Path) -> Path:
 
 
 def start(recipe: Path, out: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "polyclinic", "run", str(recipe), "--out", str(out), *more]
+    workers = ("--engine", "workers", "--set", "engine.workers=2")
+    command = [sys.executable, "-m", "polyclinic", "run", str(recipe), "--out", str(out), *workers, *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         command,
@@ -58,6 +59,27 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) ->
             process.kill()
             pytest.fail(f"the moment to kill never came: {process.communicate()}")
         time.sleep(0.005)
+
+
+def assert_nothing_runs(run: Path) -> None:
+    """Workers are forks, so their command line names the run, too; one that was killed just now may still be ending."""
+    if not sys.platform.startswith("linux"):
+        return
+    deadline = time.monotonic() + 60
+    while running := [
+        path.parent.name
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if str(run).encode() in _bytes(path) and int(path.parent.name) != os.getpid()
+    ]:
+        assert time.monotonic() < deadline, f"processes {running} live on"
+        time.sleep(0.05)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended
+        return b""
 
 
 def rounds_in_record(run: Path) -> list[int]:
@@ -90,12 +112,13 @@ def test_two_kills_and_resumes_end_like_an_uninterrupted_run(recipe: Path, unint
     process = start(recipe, run)
     wait_until(lambda: len(rounds_in_record(run)) >= 1, process)
     process.kill()
+    assert_nothing_runs(run)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
 
     process = start(recipe, run, "--resume")
     states = run / "sites" / "north" / "all"
-    # North has finished a round that the record does not hold yet: south is at work.
+    # North has finished a round that the record does not hold yet: south is at work, or about to be aggregated.
     wait_until(
         lambda: len(done := rounds_in_record(run)) >= 2 and (states / f"round-{len(done):05d}.safetensors").exists(),
         process,
@@ -103,6 +126,7 @@ def test_two_kills_and_resumes_end_like_an_uninterrupted_run(recipe: Path, unint
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
+    assert_nothing_runs(run)
     assert load_tensors(run / "checkpoints" / "all" / "server.safetensors")[1]["round"] < ROUNDS
     assert not (run / "summary.json").exists()
 
@@ -119,6 +143,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(recipe: Path, uninterrupted: Pa
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 130
+    assert_nothing_runs(run)
     assert "Traceback" not in err
     lines = err.strip().splitlines()
     assert lines[-2].startswith("Interrupted. Everything up to the last finished round is kept; go on with:")

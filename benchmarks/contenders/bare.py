@@ -17,7 +17,7 @@ started = time.perf_counter()
 for number in range(work.rounds):
     sums = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in weights.items()}
     total = 0
-    for site, (images, labels) in data.items():
+    for images, labels in data.values():
         network.load_state_dict(weights)
         train(network, images, labels, work.batch_size, number)
         for name, tensor in network.state_dict().items():

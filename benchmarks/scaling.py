@@ -114,7 +114,7 @@ FedAvg, U-Net of width 16 and depth 4, RGB images of 64x64, batch 6, Adam whose 
 
 ## Workers
 
-6 sites of {options.images} images; medians of {options.rounds - 1} rounds; rounds take turns in one process. All engines
+6 sites of {options.images} images; medians of {options.rounds - 1} rounds, which take turns in one process. All engines
 end with the same weights, bit for bit (asserted).
 
 {with_workers(options.rounds, options.images)}

@@ -171,8 +171,8 @@ def main() -> None:
 Made by `python benchmarks/simulators.py --repeats {options.repeats}`{" with NVFlare" if options.nvflare else ""}.
 {described("flwr", "ray")} FedAvg, U-Net of width 16 and depth 4, RGB
 images of 64x64, batch 6, a new Adam each round, one local epoch. Medians of {options.repeats} turns; contenders take
-turns. polyclinic starts without any cache, reads PNG files, checks and records every update and writes a checkpoint each
-round; the others read one array a site and write nothing.
+turns. polyclinic starts without any cache, reads PNG files, checks and records every update and writes a checkpoint
+each round; the others read one array a site and write nothing.
 
 """
     text += "\n".join(

@@ -148,9 +148,9 @@ def _print_tensors(console: Console, facts: dict[str, Any]) -> None:
             console.print(f"  Prototypes uploaded in a round: {number}.")
         for component, cases in pictures.items():
             console.print(
-                f"  PICTURES LEAVE: {component} sends means of {cases} images and of their labels, in which a patient may "
-                f'be seen, and every site gets them; a site\'s policy must name them: shared = ["*", "{component}/*"].',
-                style="yellow", markup=False,
+                f"  PICTURES LEAVE: {component} sends means of {cases} images and of their labels, in which a patient "
+                "may be seen, and every site gets them. Over a network a site's policy must name them: shared = "
+                f'["*", "{component}/*"].', style="yellow", markup=False,
             )  # fmt: skip
         for component, text in facts["comes_back"].items():
             console.print(f"  Comes back to every site beside the weights, from {component}: {text}.", markup=False)

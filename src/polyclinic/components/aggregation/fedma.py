@@ -2,25 +2,25 @@
 
 Paper: Wang et al., *Federated Learning with Matched Averaging*, ICLR 2020. The channels of a layer have no order: two
 sites may learn the same filter at different places, and the mean of the two is neither. Layer by layer from the input,
-with ``f_mj`` what site ``m`` learned for channel ``j`` (its filter, over inputs that are matched already, bias, scale and
-shift of its norm) and ``f_i`` that of the global model before the round:
+with ``f_mj`` what site ``m`` learned for channel ``j`` (its filter, over inputs that are matched already, bias, scale
+and shift of its norm) and ``f_i`` that of the global model before the round:
 
 (1) ``pi_m = argmin over permutations of sum_i ||f_i - f_m,pi(i)||^2``     the assignment problem, by SciPy
 (2) ``w^l = sum_m (n_m / n) Pi_m w_m^l Pi_m,previous^T``                   the mean of matched weights
 
-Covers the network ``unet`` in 2D and 3D, with every norm and both kinds of upsampling. The channels of a group are those
-of one convolution; skip connections, the concatenations of the decoder, the norms with their running statistics and the
-head follow (``toolbox/channel_groups.py``). Under group norm only orders are tried that leave its blocks together.
-Refused are other networks, components that put weights into the network (FSR, projections) and components that keep
-parameters at the sites (FedBN): what stays there would be in another order than what comes back.
+Covers the network ``unet`` in 2D and 3D, with every norm and both kinds of upsampling. The channels of a group are
+those of one convolution; skip connections, the concatenations of the decoder, the norms with their running statistics
+and the head follow (``toolbox/channel_groups.py``). Under group norm only orders are tried that leave its blocks
+together. Refused are other networks, components that put weights into the network (FSR, projections) and components
+that keep parameters at the sites (FedBN): what stays there would be in another order than what comes back.
 
 Departures. The paper's matching is Bayesian (BBP-MAP), may widen layers, and sends every layer back to the sites, which
 go on training the later ones: as many exchanges in a round as there are layers. Its code knows VGG and LSTM. Here all
 layers are matched in one exchange, at fixed width, with the global model as the reference. Sites that start from one
 model rarely change the order of their channels, so this is often FedAvg; an order that is as good as another is left
-alone. ``moved`` in the record is the share of a site's channels that changed places. Where one did, what a site keeps in
-its own order (momenta, MOON's old models, SCAFFOLD's controls, running statistics under ``policies.buffers = "keep"``)
-no longer fits; a sentence says so.
+alone. ``moved`` in the record is the share of a site's channels that changed places. Where one did, what a site keeps
+in its own order (momenta, MOON's old models, SCAFFOLD's controls, running statistics under ``policies.buffers =
+"keep"``) no longer fits; a sentence says so.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class FedMa(Component):
         kept = sorted(learned - built.exchanged)
         if kept:
             raise PolyclinicError(
-                f"fedma: '{kept[0]}' stays at the sites and would not follow when channels change places; take a method "
-                "that keeps no weights."
+                f"fedma: '{kept[0]}' stays at the sites and would not follow when channels change places; take a "
+                "method that keeps no weights."
             )
 
     def aggregate(self, server: ServerRound, updates: Iterable[Update]) -> Tensors:
@@ -107,8 +107,8 @@ class FedMa(Component):
         if any(moved.values()):
             site = next(site for site, share in moved.items() if share)
             warn_once(
-                self, server, f"{moved[site]:.0%} of the channels of {site} changed places; what the site keeps in its own "
-                "order, such as an optimiser's momenta, no longer fits (policies.optimizer_state = reset).",
+                self, server, f"{moved[site]:.0%} of the channels of {site} changed places; what the site keeps in its "
+                "own order, such as an optimiser's momenta, no longer fits (policies.optimizer_state = reset).",
             )  # fmt: skip
         return mean.result(server.previous)
 

@@ -9,9 +9,9 @@ gradients of the round (the paper's ``||a_m||_1``):
 (2) ``tau_eff = sum_m p_m a_m``
 (3) ``w = w^r - tau_eff sum_m p_m d_m``
 
-``a_m`` is the distance that gradients of 1 would have taken the site in steps of length 1: ``v <- rho v + 1 - eta mu a``,
-``a <- a + v``, ``tau_m`` times from ``v = a = 0``, with the recipe's momentum ``rho`` and, where the method has the
-component ``proximal``, its ``mu`` and the learning rate ``eta``. That is the paper's ``tau_m`` for plain SGD,
+``a_m`` is the distance that gradients of 1 would have taken the site in steps of length 1: ``v <- rho v + 1 - eta mu
+a``, ``a <- a + v``, ``tau_m`` times from ``v = a = 0``, with the recipe's momentum ``rho`` and, where the method has
+the component ``proximal``, its ``mu`` and the learning rate ``eta``. That is the paper's ``tau_m`` for plain SGD,
 ``(tau_m - rho (1 - rho^tau_m) / (1 - rho)) / (1 - rho)`` with momentum and ``(1 - (1 - eta mu)^tau_m) / (eta mu)`` with
 the proximal term. Equal steps give FedAvg.
 
@@ -74,8 +74,8 @@ class FedNova(Component):
         training, policies = self.context.training, self.context.policies
         if training.optimizer != "sgd":
             return [
-                f"fednova: the paper normalises SGD; with training.optimizer = {training.optimizer} an update is divided "
-                "by its number of steps alone."
+                f"fednova: the paper normalises SGD; with training.optimizer = {training.optimizer} an update is "
+                "divided by its number of steps alone."
             ]
         if training.momentum and policies.optimizer_state == "keep":
             return [
@@ -85,7 +85,7 @@ class FedNova(Component):
         return []
 
     def aggregate(self, server: ServerRound, updates: Iterable[Update]) -> Tensors:
-        """One pass: (3) is ``w^r + tau_eff T / P (mean - w^r)`` with the mean weighted by ``p_m / a_m``, of sum ``T``."""
+        """One pass: (3) is ``w^r + tau_eff T (mean - w^r)``, the mean weighted by ``p_m / a_m``, whose sum is ``T``."""
         mean = StreamingMean(server.buffers, server.buffer_policy)
         parameters = server.parameters
         shares, distances, per_distance = 0.0, 0.0, 0.0

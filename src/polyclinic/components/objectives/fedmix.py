@@ -1,26 +1,27 @@
 """FedMix: mixup with the other sites' images, of which only means are known.
 
-Paper: Yoon et al., *FedMix: Approximation of Mixup under Mean Augmented Federated Learning*, ICLR 2021. Every site sends
-means of ``images`` training images and of their labels, once; every site gets all of them. With a mean ``xg, yg`` drawn
-in every step, ``l`` = ``lam``, ``L`` the recipe's loss and ``x' = (1 - l) x``, mixup's loss to first order in ``l xg``:
+Paper: Yoon et al., *FedMix: Approximation of Mixup under Mean Augmented Federated Learning*, ICLR 2021. Every site
+sends means of ``images`` training images and of their labels, once; every site gets all of them. With a mean ``xg, yg``
+drawn in every step, ``l = lam``, ``L`` the recipe's loss and ``x' = (1 - l) x``, mixup's loss to first order:
 
 (1) ``(1 - l) L(f(x'), y) + l L(f(x'), yg) + l (1 - l) <dL(f(x'), y) / dx', xg>``        ``form = "taylor"``
-(2) ``(1 - l) L(f(x"), y) + l L(f(x"), yg)``,  ``x" = (1 - l) x + l xg``                 ``form = "naive"``, its NaiveMix
+(2) ``(1 - l) L(f(x"), y) + l L(f(x"), yg)``,  ``x" = (1 - l) x + l xg``                 ``form = "naive"``, NaiveMix
 
 ``yg`` are the shares of the classes in every pixel. The inner product is summed over the images of a batch, whose mean
-``L`` is. (1) differentiates a gradient: a step takes about twice the time and memory. With ``lam = 0`` this is FedAvg.
+``L`` is. (1) differentiates a gradient, which keeps the graph of a backward pass too: it takes more time and memory
+than (2). With ``lam = 0`` this is FedAvg.
 
 **Pictures leave the site.** A mean of five scans of one organ shows that organ, and more than one grouping of the same
-images can be subtracted. Therefore a mean is always of ``images`` different cases, never fewer: what is left over is not
-sent, and a site with fewer cases sends nothing. Who is averaged with whom follows from the names of the cases, not from
-the recipe's seed, so that the same images give the same means in every run. A site's policy lets the means out only
-where it names them (``shared = ["fedmix/*"]``) and where ``images`` is at least its ``minimum_images``.
+images can be subtracted. Therefore a mean is always of ``images`` different cases, never fewer: what is left over is
+not sent, and a site with fewer cases sends nothing. Who is averaged with whom follows from the names of the cases, not
+from the recipe's seed, so that the same training images give the same means in every run. A site's policy lets the
+means out only where it names them (``shared = ["fedmix/*"]``) and ``images`` is at least its ``minimum_images``.
 
-Departures. Means are sent in a site's first round, so that the first round is FedAvg's, and at most ``averages`` of them
-(the paper: all); labels travel as counts. A site whose means did not arrive sends the same again. Where images have no
-common size, patches of the training's size are averaged, or images stretched to the first one's size, and a mean is
-stretched to the batch's size. Averaged are images as they are, batches are augmented. (The FedMix of Wicaksana et al.,
-for mixed labels, is another method.)
+Departures. Means are sent in a site's first round, so that the first round is FedAvg's, and at most ``averages`` of
+them (the paper: all); labels travel as counts. A site whose means did not arrive sends the same again. Where images
+have no common size, patches of the training's size are averaged, or images stretched to the first one's size, and a
+mean is stretched to the batch's size. Averaged are images as they are, batches are augmented. (The FedMix of Wicaksana
+et al., for mixed labels, is another method.)
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ class FedMix(Component):
         if not self.settings.lam:
             return ()
         chosen, size = self.settings, _AXES[-network.spatial_dims :]
-        shape, classes = ("means", network.channels, *size), len(self.context.task.classes)
+        shape: tuple[str | int, ...] = ("means", network.channels, *size)
+        classes = len(self.context.task.classes)
         what = f"of {chosen.images} training images of as many cases"
         return (
             Shared("images", shape, f"PICTURES: means {what}", at_most=chosen.averages, pictures_of=chosen.images),
@@ -130,12 +132,12 @@ class FedMix(Component):
         lam, images = self.settings.lam, step.images
         logits, (mean, shares) = step.labelled.logits, self._drawn(step)
         chosen = self.context.training.loss, self.context.policies.absent_classes
-        own = (1 - lam) * segmentation_loss(logits, step.labels, *chosen)
-        total = own + lam * soft_label_loss(logits, shares, *chosen)
+        own: Tensor = (1 - lam) * segmentation_loss(logits, step.labels, *chosen)
+        total: Tensor = own + lam * soft_label_loss(logits, shares, *chosen)
         if self.settings.form == "naive":
             return total
         (slope,) = torch.autograd.grad(own * _LIFT, images, create_graph=True)
-        return total + lam / _LIFT * (slope.float() * mean).sum()
+        return torch.add(total, (slope.float() * mean).sum(), alpha=lam / _LIFT)
 
     def _drawn(self, step: Step) -> tuple[Tensor, Tensor]:
         """The step's mean ``(1, channel, *spatial)`` and its shares ``(1, class, *spatial)``, as large as the batch."""

@@ -1,8 +1,8 @@
 """FedRCL's relaxed contrastive learning: classes apart, but no class collapsed to a point.
 
 Paper: Seo et al., *Relaxed Contrastive Learning for Federated Learning*, CVPR 2024. With ``s_ij`` the cosine of the
-features of two instances of a batch, ``P`` the ``positives`` least similar instances of the anchor's class and ``N`` the
-``negatives`` most similar ones of other classes:
+features of two instances of a batch, ``P`` the ``positives`` least similar instances of the anchor's class and ``N``
+the ``negatives`` most similar ones of other classes:
 
 (1) ``scl_i = mean_{j in P} -log( e^{s_ij / tau} / (e^{s_ij / tau} + sum_{k in N} e^{s_ik / tau}) )``
 (2) ``penalty_i = log( 1 + sum_{j: same class, s_ij > threshold} e^{(s_ij - 1) / tau} )``
@@ -13,10 +13,10 @@ collapse, and they transfer badly. An anchor is its own positive there, at a cos
 
 Departures. The paper's instances are images with one class, and its features the averaged maps of all five stages of a
 ResNet. A pixel has a class here: instances are up to ``pixels`` pixels of each class of the batch, drawn anew in every
-step and stage, and the stages are those of the decoder (``taps``). An anchor is no positive of itself in (1); one without
-a positive or a negative (a single class, a single pixel) is left out, and so is one whose features are all 0. The
-released code takes (2) over the ``positives`` least similar pairs alone, which are above the threshold only when the whole
-class is: ``penalty_pairs = "hardest"``. Its features are those before the ReLU, a tap's are those behind it.
+step and stage, and the stages are those of the decoder (``taps``). An anchor is no positive of itself in (1); one
+without a positive or a negative (a single class, a single pixel) is left out, and so is one whose features are all 0.
+The released code takes (2) over the ``positives`` least similar pairs alone, which are above the threshold only when
+the whole class is: ``penalty_pairs = "hardest"``. Its features are those before the ReLU, a tap's are those behind it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FedRcl(Component):
     level = "objective"
     paper = "Seo et al., CVPR 2024"
     equations = (
-        "FedRCL: scl_i = -log( e^(s_ij / tau) / (e^(s_ij / tau) + sum_{k in N} e^(s_ik / tau)) ), j the hardest positive",
+        "FedRCL: scl_i = -log( e^(s_ij / tau) / (e^(s_ij / tau) + sum_{k in N} e^(s_ik / tau)) ), the hardest j and N",
         "FedRCL: penalty_i = log(1 + sum_{same class, s_ij > threshold} e^((s_ij - 1) / tau))",
     )
     strength = "weight"

@@ -1,8 +1,8 @@
 """The channels of a convolutional U-Net that can change places without changing what the network computes.
 
-The output channels of a convolution are a *group*: in any order they give the same network, if the layers that read them
-(the next convolution, across a skip connection that of the decoder, the upsampling) read them in that order, and their
-norm is in it too. A group norm ties its channels: they may change places inside a block, and blocks as wholes.
+The output channels of a convolution are a *group*: in any order they give the same network, if the layers that read
+them (the next convolution, across a skip connection that of the decoder, the upsampling) read them in that order, and
+their norm is in it too. A group norm ties its channels: they may change places inside a block, and blocks as wholes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def channel_groups(network: SegmentationNetwork) -> list[ChannelGroup]:
 
     if not isinstance(network, UNet):
         raise PolyclinicError(
-            "fedma matches the channels of the network 'unet' alone; take network.name = \"unet\" or another aggregation."
+            "fedma matches the channels of the U-Net alone; take network.name = 'unet' or another aggregation."
         )
     walk, skips, inputs = _Walk(network), list[Inputs](), Inputs((network.channels,))
     for level in range(len(network.encoder)):
@@ -131,6 +131,6 @@ class _Walk:
         unknown = sorted(self.network.state_dict().keys() - self.understood)
         if unknown:
             raise PolyclinicError(
-                f"fedma: the order of channels in '{unknown[0]}' is unknown, and matching would break it; fedma goes with "
-                "components that put no weights into the network."
+                f"fedma: the order of channels in '{unknown[0]}' is unknown, and matching would break it; fedma goes "
+                "with components that put no weights into the network."
             )

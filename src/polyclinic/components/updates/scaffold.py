@@ -116,7 +116,7 @@ class Scaffold(Component):
         counted = bool(self.state) and arrived.get(owner_number(site.site)) == int(self.state["round"])
         self._control = self.state.get("control" if counted else "before", zero)
         correction = (shared.get("control", zero) - self._control).to(site.device)
-        pieces = correction.split([p.numel() for p in self._parameters])
+        pieces = torch.split(correction, [p.numel() for p in self._parameters])
         self._correction = [piece.view_as(p) for piece, p in zip(pieces, self._parameters, strict=True)]
         self._sum = torch.zeros_like(correction)
         self._gradient = self._at_received(site) if self.settings.option == "I" else None
@@ -185,8 +185,8 @@ class Scaffold(Component):
         longest = ratio * median(lengths.values())
         for site in (site for site, length in lengths.items() if length > longest > 0):
             server.warn(
-                f"scaffold: the change of {site}'s control variate is {lengths[site]:.3g} long, {longest / ratio:.3g} is "
-                f"usual; it is left out (training.max_update_ratio = {ratio:g})."
+                f"scaffold: the change of {site}'s control variate is {lengths[site]:.3g} long, {longest / ratio:.3g} "
+                f"is usual; it is left out (training.max_update_ratio = {ratio:g})."
             )
         return {site: change for site, change in changes.items() if lengths[site] <= longest or not longest}
 

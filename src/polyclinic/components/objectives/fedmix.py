@@ -93,7 +93,7 @@ class FedMix(Component):
         """The means, in the first round in which the server does not have them; then none."""
         if not self.settings.lam:
             return ()
-        chosen, size = self.settings, _AXES[-network.spatial_dims :]
+        chosen, size = self.settings, self.context.image_size or _AXES[-network.spatial_dims :]
         shape: tuple[str | int, ...] = ("means", network.channels, *size)
         classes = len(self.context.task.classes)
         what = f"of {chosen.images} training images of as many cases"
@@ -158,7 +158,7 @@ class FedMix(Component):
         sent = [] if self._arrived else groups[: self.settings.averages]
         means = [self._mean(site, rows[group]) for group in sent]
         if not means:
-            axes = [1] * site.network.spatial_dims
+            axes = self.context.image_size or (1,) * site.network.spatial_dims
             classes = len(self.context.task.classes)
             return {
                 "images": torch.zeros(0, site.network.channels, *axes),

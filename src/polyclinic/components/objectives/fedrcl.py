@@ -100,11 +100,14 @@ class FedRcl(Component):
         negatives: int = Field(2, ge=1, description="most similar pixels of other classes in the contrast")
         penalty_pairs: Literal["all", "hardest"] = Field("all", description="pairs of a class that may be pushed apart")
         pixels: int = Field(64, ge=2, description="pixels of each class, batch and stage")
-        taps: tuple[str, ...] = Field((), description="maps whose pixels are compared; by default all of the decoder")
+        taps: tuple[str, ...] | Literal["auto"] = Field(
+            "auto", min_length=1, description="maps whose pixels are compared; auto: all of the decoder"
+        )
 
     def install(self, network: SegmentationNetwork) -> None:
         """Settle the maps."""
-        self._taps = self.settings.taps or tuple(name for name in network.widths if name.startswith("decoder"))
+        every = tuple(name for name in network.widths if name.startswith("decoder"))
+        self._taps = every if self.settings.taps == "auto" else self.settings.taps
         for tap in self._taps:
             feature_width(network, tap, self.name)
 

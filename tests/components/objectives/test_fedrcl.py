@@ -114,22 +114,38 @@ def step_of(dims: int, labels: Tensor | None = None) -> Step:
 
 
 def installed(step: Step, **chosen: object) -> FedRcl:
-    component = FedRcl(FedRcl.Settings(**chosen), Context(step.site.network and tiny_task(step.images.dim() - 2)))
+    component = FedRcl(FedRcl.Settings(**chosen), Context(tiny_task(step.images.dim() - 2)))
     component.install(step.network)
     return component
 
 
+def naive_means(maps: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Class by class and image by image; labels at the maps' positions, nearest."""
+    step = labels.shape[1] // maps.shape[2]
+    rows, classes = [], []
+    for image, label in zip(maps, labels[(slice(None), *[slice(None, None, step)] * (labels.dim() - 1))], strict=True):
+        for number in range(3):
+            if (label == number).any():
+                rows.append(image[:, label == number].mean(1))
+                classes.append(number)
+    return torch.stack(rows), torch.tensor(classes)
+
+
+@pytest.mark.parametrize("instances", ["means", "pixels"])
 @pytest.mark.parametrize("dims", [2, 3])
-def test_both_terms_are_means_over_all_maps_of_the_decoder(dims: int) -> None:
+def test_both_terms_are_means_over_all_maps_of_the_decoder(dims: int, instances: str) -> None:
     step = step_of(dims)
-    component = installed(step, pixels=4, beta=0.5, weight=2.0)
+    component = installed(step, instances=instances, pixels=4, beta=0.5, weight=2.0)
     terms = component.loss(step)
     total = torch.zeros(2)
-    for tap in ("decoder1", "decoder0"):
-        maps = step.output.decoder[0 if tap == "decoder1" else 1].flatten(2)
-        pixels, classes = step.once(f"fedrcl/{tap}", lambda: (torch.zeros(0), torch.zeros(0)))
-        assert torch.bincount(classes, minlength=3).max() <= 4
-        rows = torch.stack([maps[p // maps.shape[2], :, p % maps.shape[2]] for p in pixels.tolist()])
+    for tap, maps in zip(("decoder1", "decoder0"), step.output.decoder, strict=True):
+        if instances == "means":
+            rows, classes = naive_means(maps, step.labels)
+        else:
+            pixels, classes = step.once(f"fedrcl/{tap}", lambda: (torch.zeros(0), torch.zeros(0)))
+            assert torch.bincount(classes, minlength=3).max() <= 4
+            flat = maps.flatten(2)
+            rows = torch.stack([flat[p // flat.shape[2], :, p % flat.shape[2]] for p in pixels.tolist()])
         alive = rows.square().sum(1) > 1e-12
         total += torch.stack(naive(rows[alive], classes[alive], 0.05, 1, 2, 0.7, False)) / 2
     torch.testing.assert_close(terms["fedrcl_contrast"], 2 * total[0], rtol=1e-4, atol=1e-5)
@@ -138,9 +154,10 @@ def test_both_terms_are_means_over_all_maps_of_the_decoder(dims: int) -> None:
     assert all(torch.equal(again[name], value) for name, value in terms.items())
 
 
-def test_a_single_class_has_no_contrast() -> None:
+@pytest.mark.parametrize("instances", ["means", "pixels"])
+def test_a_single_class_has_no_contrast(instances: str) -> None:
     step = step_of(2, torch.zeros(3, 8, 8, dtype=torch.int64))
-    terms = installed(step, pixels=4).loss(step)
+    terms = installed(step, instances=instances, pixels=4).loss(step)
     assert terms["fedrcl_contrast"] == 0
     assert terms["fedrcl_penalty"].isfinite()
     sum(terms.values()).backward()  # type: ignore[union-attr]

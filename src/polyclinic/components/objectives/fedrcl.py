@@ -12,11 +12,13 @@ the ``negatives`` most similar ones of other classes:
 collapse, and they transfer badly. An anchor is its own positive there, at a cosine of 1.
 
 Departures. The paper's instances are images with one class, and its features the averaged maps of all five stages of a
-ResNet. A pixel has a class here: instances are up to ``pixels`` pixels of each class of the batch, drawn anew in every
-step and stage, and the stages are those of the decoder (``taps``). An anchor is no positive of itself in (1); one
-without a positive or a negative (a single class, a single pixel) is left out, and so is one whose features are all 0.
-The released code takes (2) over the ``positives`` least similar pairs alone, which are above the threshold only when
-the whole class is: ``penalty_pairs = "hardest"``. Its features are those before the ReLU, a tap's are those behind it.
+ResNet. Here every class of an image is an instance, with the mean features of its pixels, and the stages are those of
+the decoder (``taps``). ``instances = "pixels"`` compares up to ``pixels`` pixels of each class of the batch, drawn anew
+in every step and stage; a class is less alike in its pixels than in its means, so that the contrast is far larger and
+needs a smaller ``weight``. An anchor is no positive of itself in (1); one without a positive or a negative (a single
+class, a single image) is left out, and so is one whose features are all 0. The released code takes (2) over the
+``positives`` least similar pairs alone, which are above the threshold only when the whole class is: ``penalty_pairs =
+"hardest"``. Its features are those before the ReLU, a tap's are those behind it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
@@ -46,6 +49,16 @@ def cosines_between(rows: Tensor) -> tuple[Tensor, Tensor]:
     return units @ units.T, squares > TINY
 
 
+def class_means(maps: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Mean features ``(image * class, channel)`` of maps ``(image, channel, *spatial)``, and the class of each row.
+
+    ``labels`` ``(image, *any)`` are resized to the maps. The row of a class that an image does not have is 0.
+    """
+    of_class = F.one_hot(resize_labels(labels, tuple(maps.shape[2:])).flatten(1), classes).float()
+    means = torch.einsum("icp,ipk->ikc", maps.flatten(2).float(), of_class) / of_class.sum(1).clamp_min(1)[..., None]
+    return means.flatten(0, 1), torch.arange(classes, device=maps.device).repeat(len(maps))
+
+
 def contrast(cosines: Tensor, same: Tensor, other: Tensor, positives: int, negatives: int, tau: float) -> Tensor:
     """Equation 1: its mean over the anchors that have both kinds of pairs.
 
@@ -58,7 +71,7 @@ def contrast(cosines: Tensor, same: Tensor, other: Tensor, positives: int, negat
     near = torch.where(usable, near, 0.0)
     against = torch.where(other.any(1)[:, None], far, 0.0).logsumexp(1)[:, None]
     # -log(e^p / (e^p + sum e^n)) is log(1 + e^(lse(n) - p)), which never overflows.
-    each = torch.nn.functional.softplus(against - near)
+    each = F.softplus(against - near)
     by_anchor = torch.where(usable, each, 0.0).sum(1) / usable.sum(1).clamp_min(1)
     return masked_mean(by_anchor, usable.any(1))
 
@@ -76,7 +89,7 @@ def penalty(cosines: Tensor, same: Tensor, threshold: float, tau: float, hardest
 
 @component
 class FedRcl(Component):
-    """Pushes pixels of different classes apart, and those of one class that became nearly equal."""
+    """Pushes features of different classes apart, and those of one class that became nearly equal."""
 
     name = "fedrcl"
     level = "objective"
@@ -88,7 +101,7 @@ class FedRcl(Component):
     strength = "weight"
 
     class Settings(ComponentSettings):
-        """The released code's numbers; how many pixels is our choice."""
+        """The released code's numbers; what an instance is, and how many pixels, is our choice."""
 
         weight: float = Field(1.0, ge=0, description="of both terms together")
         beta: float = Field(1.0, ge=0, description="of the penalty against the contrast")
@@ -96,10 +109,13 @@ class FedRcl(Component):
         threshold: float = Field(
             0.7, ge=-1, le=1, description="cosine from which on a pair of one class is pushed apart"
         )
-        positives: int = Field(1, ge=1, description="least similar pixels of the anchor's class in the contrast")
-        negatives: int = Field(2, ge=1, description="most similar pixels of other classes in the contrast")
+        positives: int = Field(1, ge=1, description="least similar instances of the anchor's class in the contrast")
+        negatives: int = Field(2, ge=1, description="most similar instances of other classes in the contrast")
         penalty_pairs: Literal["all", "hardest"] = Field("all", description="pairs of a class that may be pushed apart")
-        pixels: int = Field(64, ge=2, description="pixels of each class, batch and stage")
+        instances: Literal["means", "pixels"] = Field(
+            "means", description="what is compared: the mean features of each class in each image, or sampled pixels"
+        )
+        pixels: int = Field(64, ge=2, description="sampled pixels of each class, batch and stage")
         taps: tuple[str, ...] | Literal["auto"] = Field(
             "auto", min_length=1, description="maps whose pixels are compared; auto: all of the decoder"
         )
@@ -123,8 +139,12 @@ class FedRcl(Component):
     def _terms(self, step: Step, tap: str) -> Tensor:
         """Contrast and penalty ``(2,)`` of one map."""
         chosen, maps = self.settings, feature_map(step, tap)
-        pixels, classes = step.once(f"{self.name}/{tap}", lambda: self._draw(step, tuple(maps.shape[2:])))
-        cosines, used = cosines_between(rows_of_pixels(maps, pixels))
+        if chosen.instances == "pixels":
+            pixels, classes = step.once(f"{self.name}/{tap}", lambda: self._draw(step, tuple(maps.shape[2:])))
+            rows = rows_of_pixels(maps, pixels)
+        else:
+            rows, classes = class_means(maps, step.labels, len(self.context.task.classes))
+        cosines, used = cosines_between(rows)
         alike, used = classes[:, None] == classes, used[:, None] & used
         same, other = alike & used & ~torch.eye(len(classes), dtype=torch.bool, device=maps.device), ~alike & used
         hardest = chosen.positives if chosen.penalty_pairs == "hardest" else None

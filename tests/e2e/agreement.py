@@ -53,7 +53,7 @@ class Agreement:
             self.coordinator = stack.enter_context(CoordinatorSupervisor(self.folder / "server", address, Observer()))
             self.coordinator.accept_sites(SITES)
             policy = self.folder / "policy.toml"
-            policy.write_text('minimum_images = 1\nper_case_metrics = "named"\n')
+            policy.write_text('minimum_images = 1\nper_case_metrics = "named"\nshared = ["*", "fedmix/*"]\n')
             for site in SITES:
                 settings = SiteSettings(
                     site, str(self.folder / "federation"), str(self.folder / "sites" / site), str(policy)

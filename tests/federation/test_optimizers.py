@@ -1,4 +1,4 @@
-"""Optimisers of the recipe, learning rates, and optimiser state as named tensors."""
+"""Optimisers of the recipe, and optimiser state as named tensors."""
 
 from __future__ import annotations
 
@@ -6,16 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from polyclinic.federation.optimizers import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
+from polyclinic.federation.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
 from polyclinic.recipe import TrainingSettings
-
-
-@pytest.mark.parametrize(("schedule", "middle"), [("constant", 1.0), ("cosine", 0.5), ("poly", 0.5**0.9)])
-def test_learning_rates(schedule: str, middle: float) -> None:
-    wanted = TrainingSettings(lr=1.0, schedule=schedule)  # type: ignore[arg-type]
-    assert learning_rate(wanted, 0.0) == 1.0
-    assert learning_rate(wanted, 0.5) == pytest.approx(middle)
-    assert schedule == "constant" or learning_rate(wanted, 0.999) < 0.01
 
 
 @pytest.mark.parametrize(("kind", "momentum"), [("sgd", 0.0), ("sgd", 0.9), ("adam", 0.0), ("adamw", 0.0)])

@@ -159,6 +159,28 @@ def test_shared_tensors_leave_only_if_a_pattern_names_them(patterns: tuple[str, 
     assert refused is None or f"does not let {refused} leave" in str(reason)
 
 
+PICTURES = {"fedmix": (Shared("images", ("means", 1, 8, 8), "means of 5 images", pictures_of=5),)}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "images", "words"),
+    [
+        (("*",), 5, "does not let fedmix/images leave"),
+        (("*/images",), 5, "does not let fedmix/images leave"),
+        (("fedm*/*",), 5, "does not let fedmix/images leave"),
+        (("*", "fedmix/*"), 5, None),
+        (("fedmix/images",), 5, None),
+        (("fedmix/*",), 6, "would be the mean of 5 images, the site's policy asks for 6"),
+    ],
+)
+def test_averaged_images_leave_only_by_name_and_of_enough_cases(
+    patterns: tuple[str, ...], images: int, words: str | None
+) -> None:
+    reason = refusal_of_method(Policy(shared=patterns, minimum_images=images), "fedmix", PICTURES)
+    assert (reason is None) == (words is None)
+    assert words is None or words in str(reason)
+
+
 def test_privacy_can_be_asked_for() -> None:
     policy = Policy(require_privacy=True, max_epsilon=9)
     for method, fine in {

@@ -74,6 +74,17 @@ def test_a_bounded_number_of_prototypes_is_announced(
     assert "Prototypes uploaded in a round: a number known at run time." in capsys.readouterr().out
 
 
+def test_averaged_images_are_called_pictures(tiny_recipe_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_explanation(explanation(load_recipe(tiny_recipe_file, method="fedmix(images=4)")))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "PICTURES LEAVE: fedmix sends means of 4 images and of their labels" in said
+    assert "Never leaves: any single image or label." in said
+    print_explanation(explanation(load_recipe(tiny_recipe_file, method="fedmix(lam=0)")))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "PICTURES" not in said
+    assert "Never leaves: every image and label." in said
+
+
 def test_nothing_leaves_with_local_and_all_images_with_central(tiny_recipe_file: Path) -> None:
     local, central = (explanation(load_recipe(tiny_recipe_file, method=name)) for name in ("local", "central"))
     assert (local["weights"], local["shared"], local["images_leave"]) == ([], [], False)

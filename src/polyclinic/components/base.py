@@ -77,6 +77,8 @@ class Component:
     ledger: Tensors = field(default_factory=dict)
     """A site's named tensors that are never taken back: on its disk before the update leaves, and still there when a
     killed round is repeated or a policy resets ``state``. For secrets and for counts of what has left."""
+    exchanged: frozenset[str] = frozenset()
+    """Names of the weights that leave a site; known when all components are installed, before ``leaves``."""
 
     name: ClassVar[str]
     level: ClassVar[Level]

@@ -31,6 +31,7 @@ from polyclinic.recipe.files import recipe_text
 _OPEN_POLICY = {
     "per_case_metrics": "named", "minimum_images": 1, "max_steps_per_round": 10**15, "max_seconds_per_round": 1e9,
     "max_memory_gb": 1e9, "max_mb_received": 1e9, "max_home_gb": 1e9, "keep_runs_days": 1e6,
+    "shared": ["*", "fedmix/*"],
 }  # fmt: skip
 
 

@@ -26,6 +26,8 @@ class Shared:
     """The largest number of rows, where it is a run-time size and known to be bounded."""
     prototypes: bool = False
     """Whether the rows are prototypes, which are counted in the record; a row of zeros stands for an absent class."""
+    pictures_of: int | None = None
+    """Where the rows are pictures or label maps: the number of cases that each is the mean of."""
 
     def accepts(self, tensor: Tensor) -> bool:
         """Whether a tensor has the declared type and shape."""

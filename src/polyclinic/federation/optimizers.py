@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
@@ -21,15 +20,6 @@ def build_optimizer(parameters: dict[str, nn.Parameter], settings: TrainingSetti
         return SGD(values, settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
     kind = Adam if settings.optimizer == "adam" else AdamW
     return kind(values, settings.lr, betas=settings.betas, weight_decay=settings.weight_decay)
-
-
-def learning_rate(settings: TrainingSettings, progress: float) -> float:
-    """The rate when a share ``progress`` in [0, 1) of the training is done; it depends on nothing else."""
-    if settings.schedule == "cosine":
-        return settings.lr * 0.5 * (1 + math.cos(math.pi * progress))
-    if settings.schedule == "poly":
-        return float(settings.lr * (1 - progress) ** settings.poly_power)
-    return settings.lr
 
 
 def optimizer_tensors(optimizer: Optimizer, parameters: dict[str, nn.Parameter]) -> Tensors:

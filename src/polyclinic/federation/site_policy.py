@@ -38,7 +38,9 @@ class Policy(Section):
         ("*",), description="methods that may run here, as names or patterns such as fedavg or fedavg+*"
     )
     shared: Patterns = Field(
-        ("*",), description="what components may share beside weights: component/tensor, or patterns such as cdpa/*"
+        ("*",),
+        description="what components may share beside weights: component/tensor, or patterns such as cdpa/*; averaged "
+        "images (fedmix) leave only where a pattern names their component, as fedmix/* does",
     )
     plugins: Patterns = Field((), description="modules of methods that are installed here and may be loaded")
     recipes: tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...] = Field(
@@ -125,10 +127,15 @@ def refusal_of_method(policy: Policy, method: str, declared: Mapping[str, tuple[
         return f"the site's policy does not allow the method {method} (methods = {list(policy.methods)})"
     for component, tensors in declared.items():
         for tensor in tensors:
-            if not _allowed(f"{component}/{tensor.name}", policy.shared):
+            name, cases = f"{component}/{tensor.name}", tensor.pictures_of
+            # Pictures are no statistics: "*" was not written with them in mind.
+            patterns = [p for p in policy.shared if cases is None or p.startswith(f"{component}/")]
+            if not _allowed(name, patterns):
+                return f"the site's policy does not let {name} leave ({tensor.what}) (shared = {list(policy.shared)})"
+            if cases is not None and cases < policy.minimum_images:
                 return (
-                    f"the site's policy does not let {component}/{tensor.name} leave ({tensor.what}) "
-                    f"(shared = {list(policy.shared)})"
+                    f"every row of {name} would be the mean of {_images(cases)}, the site's policy asks for "
+                    f"{policy.minimum_images}"
                 )
     return None
 

@@ -18,8 +18,8 @@ from polyclinic.core.seeds import generator_for
 from polyclinic.data.batches import steps_per_epoch
 from polyclinic.data.deformation import Deformation
 from polyclinic.federation.drawn_images import drawn_batches
-from polyclinic.federation.optimizers import learning_rate
 from polyclinic.federation.workspace import Workspace
+from polyclinic.recipe.training import learning_rate
 
 
 def half_precision(device: torch.device) -> torch.dtype | None:

@@ -160,6 +160,8 @@ def build_workspace(
     views = Augmentation(recipe.augmentation), Intensity(recipe.strong)
     workspace = Workspace(recipe, method, task, device, network, components, *views)
     workspace.kept, workspace.exchanged = _kept_and_exchanged(workspace)
+    for component in components:
+        component.exchanged = workspace.exchanged
     workspace.initial_kept, workspace.initial_exchanged = workspace.kept_weights(), workspace.exchanged_weights()
     built = BuiltMethod(method.name, method.pooled, network, components, workspace.exchanged, workspace.declared())
     for component in components:

@@ -29,7 +29,7 @@ def explanation(recipe: Recipe) -> dict[str, Any]:
     shared = [
         {"component": name, "tensor": tensor.name, "shape": list(tensor.shape), "dtype": _plain_dtype(tensor.dtype),
          "bytes": _declared_bytes(tensor), "bytes_at_most": _declared_bytes(tensor, tensor.at_most),
-         "prototypes": _declared_prototypes(tensor), "what": tensor.what}
+         "prototypes": _declared_prototypes(tensor), "pictures_of": tensor.pictures_of, "what": tensor.what}
         for name, declared in ({} if pooled else workspace.declared()).items()
         for tensor in declared
     ]  # fmt: skip
@@ -130,6 +130,8 @@ def print_explanation(facts: dict[str, Any]) -> None:
 
 def _print_tensors(console: Console, facts: dict[str, Any]) -> None:
     table = Table("what", "tensors", "size", show_edge=False)
+    pictures = {row["component"]: row["pictures_of"] for row in facts["shared"] if row["pictures_of"] is not None}
+    never = "any single image or label" if pictures else "every image and label"
     if not facts["images_leave"]:
         served = len(facts["statistics"])
         what = f"trained weights, and {served} buffers that the server sets" if served else "trained weights"
@@ -144,12 +146,18 @@ def _print_tensors(console: Console, facts: dict[str, Any]) -> None:
             known = all(isinstance(count, int) for count in facts["prototypes"])
             number = f"at most {sum(facts['prototypes'])}" if known else "a number known at run time"
             console.print(f"  Prototypes uploaded in a round: {number}.")
+        for component, cases in pictures.items():
+            console.print(
+                f"  PICTURES LEAVE: {component} sends means of {cases} images and of their labels, in which a patient "
+                "may be seen, and every site gets them. Over a network a site's policy must name them: shared = "
+                f'["*", "{component}/*"].', style="yellow", markup=False,
+            )  # fmt: skip
         for component, text in facts["comes_back"].items():
             console.print(f"  Comes back to every site beside the weights, from {component}: {text}.", markup=False)
         console.print(f"  Plain numbers: {facts['plain_data']}.")
         console.print("  All names: polyclinic explain ... --json")
     if facts["kept"]:
         count, size = len(facts["kept"]), readable_bytes(facts["kept_bytes"])
-        console.print(f"  Never leaves: {count} weights of the network ({size}), and every image and label.")
+        console.print(f"  Never leaves: {count} weights of the network ({size}), and {never}.")
     elif not facts["images_leave"]:
-        console.print("  Never leaves: every image and label.")
+        console.print(f"  Never leaves: {never}.")

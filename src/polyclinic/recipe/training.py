@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -76,3 +77,12 @@ class PolicySettings(Section):
     distance_penalty: Positive | Literal["diagonal"] = Field(
         "diagonal", description="distance when only one mask is empty"
     )
+
+
+def learning_rate(settings: TrainingSettings, progress: float) -> float:
+    """The rate when a share ``progress`` in [0, 1) of the training is done; it depends on nothing else."""
+    if settings.schedule == "cosine":
+        return settings.lr * 0.5 * (1 + math.cos(math.pi * progress))
+    if settings.schedule == "poly":
+        return float(settings.lr * (1 - progress) ** settings.poly_power)
+    return settings.lr

@@ -10,7 +10,7 @@ from monai.losses import DiceCELoss
 from torch import Tensor
 
 from polyclinic.components.toolbox import segmentation_loss as objective
-from polyclinic.components.toolbox.segmentation_loss import masked_dice_loss, segmentation_loss
+from polyclinic.components.toolbox.segmentation_loss import masked_dice_loss, segmentation_loss, soft_label_loss
 
 SMOOTH = 1e-5
 
@@ -156,3 +156,25 @@ def test_masked_dice_of_half_precision_is_float32() -> None:
     loss = masked_dice_loss(probabilities, onehot, torch.ones(1, 1, 300, 300))
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx((1 - 2 * 0.5 / 1.5 + 1) / 2, abs=1e-5)
+
+
+@pytest.mark.parametrize("absent", ["count", "ignore"])
+@pytest.mark.parametrize("kind", ["dice-ce", "dice-ce-mean", "ce", "dice"])
+def test_shares_of_classes_that_are_labels_give_the_same_loss(kind: str, absent: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 4, 5, 3, generator=generator)
+    labels = torch.randint(3, (2, 5, 3), generator=generator)
+    wanted = segmentation_loss(logits, labels, kind, absent)  # type: ignore[arg-type]
+    ours = soft_label_loss(logits, onehot_of(labels, 4), kind, absent)  # type: ignore[arg-type]
+    torch.testing.assert_close(ours, wanted)
+
+
+def test_soft_cross_entropy_is_linear_in_the_shares_and_one_map_serves_a_batch() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 3, 4, generator=generator)
+    first, second = (torch.randint(3, (1, 4), generator=generator) for _ in range(2))
+    shares = 0.25 * onehot_of(first, 3) + 0.75 * onehot_of(second, 3)
+    wanted = sum(
+        share * naive_cross_entropy(logits, labels.expand(2, 4)) for share, labels in ((0.25, first), (0.75, second))
+    )
+    assert soft_label_loss(logits, shares, "ce").item() == pytest.approx(wanted, rel=1e-5)

@@ -43,6 +43,21 @@ def segmentation_loss(
     return loss / 2 if kind == "dice-ce-mean" else loss
 
 
+def soft_label_loss(
+    logits: Tensor,
+    shares: Tensor,
+    kind: Literal["dice-ce", "dice-ce-mean", "ce", "dice"] = "dice-ce",
+    absent_classes: Literal["count", "ignore"] = "count",
+) -> Tensor:
+    """The same loss against shares of the classes, ``(batch or 1, class, *spatial)``, which sum to 1 in every pixel."""
+    log_probabilities, loss = F.log_softmax(logits.float(), dim=1), torch.zeros((), device=logits.device)
+    if kind != "dice":
+        loss = loss - (shares * log_probabilities).sum(1).mean()
+    if kind != "ce":
+        loss = loss + _mean_dice_loss(log_probabilities.exp(), shares.expand_as(logits), absent_classes)
+    return loss / 2 if kind == "dice-ce-mean" else loss
+
+
 def masked_dice_loss(probabilities: Tensor, onehot: Tensor, mask: Tensor) -> Tensor:
     """Soft Dice loss of ``(batch, class, *spatial)`` where ``mask`` ``(batch, 1 or class, *spatial)`` is not 0.
 

@@ -1,8 +1,8 @@
 """The process that carries out runs of a grid, one after another; ``runs/grid_process.py`` starts and feeds it.
 
 Requests are lines of JSON on its stdin, answers lines of JSON on what was its stdout when it started. Whatever else is
-printed, by a plugin or a crashing library too, goes to the log of the run. It ends when its stdin does: with the process
-that started it, however that ends.
+printed, by a plugin or a crashing library too, goes to the log of the run. It ends when its stdin does, with the
+process that started it, however that ends.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def main() -> None:
             os.write(answers, (json.dumps({"problem": problem, "reusable": reusable}) + "\n").encode())
         if not reusable:
             sys.exit(2)
+        gc.collect()  # networks and images of the run, before the next one brings its own
 
 
 def carry_out(request: dict[str, str]) -> tuple[str | None, bool]:
@@ -59,8 +60,6 @@ def carry_out(request: dict[str, str]) -> tuple[str | None, bool]:
     except Exception as error:
         traceback.print_exc()
         return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}", False
-    finally:
-        gc.collect()
 
 
 def _write_to(log: Path) -> None:

@@ -50,7 +50,8 @@ def worker() -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.kill()
     process.wait()
-    stream(process.stdout).close()
+    for pipe in (process.stdin, process.stdout):
+        stream(pipe).close()
 
 
 def ask(worker: subprocess.Popen[bytes], recipe: str, out: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_failed_run_is_named_after_the_others_are_done_and_their_table_is_writ
         with pytest.raises(PolyclinicError) as caught:
             compare_grid(plan, jobs=2, observer=heard)
         head, *failed = str(caught.value).splitlines()
-        assert head.startswith("2 of 3 runs failed; all others are done;")
+        assert head.startswith("2 of 3 runs failed; all others are done and in the tables;")
         assert (
             failed[0] == f"  refuses seed 0: images: no such folder; give another; see {out}/refuses-seed0/output.log."
         )

@@ -18,7 +18,7 @@ def failed(out: Path, count: int) -> list[RunProgress]:
 def test_each_failed_run_is_named_with_its_log(tmp_path: Path) -> None:
     text = str(GridFailedError(failed(tmp_path, 2), 6))
     assert text.splitlines() == [
-        "2 of 6 runs failed; all others are done; mend what is wrong and start the same command again:",
+        "2 of 6 runs failed; all others are done and in the tables; mend that and start the same command again:",
         f"  fedbn seed 0: no room; see {tmp_path}/fedbn-seed0/output.log.",
         f"  fedbn seed 1: no room; see {tmp_path}/fedbn-seed1/output.log.",
     ]
@@ -26,7 +26,7 @@ def test_each_failed_run_is_named_with_its_log(tmp_path: Path) -> None:
 
 def test_many_are_counted(tmp_path: Path) -> None:
     lines = str(GridFailedError(failed(tmp_path, 30), 30)).splitlines()
-    assert lines[0] == "30 of 30 runs failed; mend what is wrong and start the same command again:"
+    assert lines[0] == "30 of 30 runs failed; mend that and start the same command again:"
     assert (len(lines), lines[-1]) == (22, "  and 10 more")
 
 

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyclinic.recipe.engine import EngineSettings
 from polyclinic.runs.grid_schedule import (
     Room,
     better_to_wait,
+    chosen_slots,
     most_side_by_side,
     room_for,
     seconds_left,
@@ -39,17 +41,26 @@ def test_room(cores: int, threads: int, gpus: tuple[str, ...], device: str, expe
 
 
 @pytest.mark.parametrize(
-    ("slots", "runs", "memory", "fills", "expected"),
+    ("slots", "runs", "memory", "chosen", "expected"),
     [
-        (2, 6, MUCH, False, 2),
-        (8, 6, MUCH, False, 6),
-        (8, 6, 3_500_000_000, False, 3),
-        (8, 6, 1000, False, 1),
-        (8, 6, MUCH, True, 1),
+        (2, 6, MUCH, 1, 2),
+        (8, 6, MUCH, None, 6),
+        (8, 6, 3_500_000_000, None, 3),
+        (8, 6, 1000, None, 1),
+        (8, 6, MUCH, 3, 2),
+        (2, 6, MUCH, 2, 1),
     ],
 )
-def test_runs_side_by_side(slots: int, runs: int, memory: int, fills: bool, expected: int) -> None:
-    assert most_side_by_side(Room(slots), runs, memory, fills) == expected
+def test_runs_side_by_side(slots: int, runs: int, memory: int, chosen: int | None, expected: int) -> None:
+    assert most_side_by_side(Room(slots), runs, memory, chosen) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "expected"),
+    [("inprocess", None, 1), ("inprocess", 4, 1), ("auto", None, None), ("workers", 3, 3), ("auto", 99, 8)],
+)
+def test_slots_that_the_recipe_chooses(name: str, workers: int | None, expected: int | None) -> None:
+    assert chosen_slots(EngineSettings(name=name, workers=workers), Room(8)) == expected
 
 
 @pytest.mark.parametrize(
@@ -85,17 +96,17 @@ def test_never_more_threads_than_cores_and_every_run_gets_its_turn(
 ) -> None:
     """Runs end in any order; the machine is full while enough of them wait."""
     room = room_for(cores, threads, (), "cpu")
-    jobs = most_side_by_side(room, runs, MUCH, False)
-    wanted = None if wanted is None else min(wanted, room.slots)
+    chosen = chosen_slots(EngineSettings(name="auto", workers=wanted), room)
+    jobs = most_side_by_side(room, runs, MUCH, chosen)
     waiting, running = runs, list[int]()
     while waiting or running:
-        starting = starting_workers(room.slots - sum(running), waiting, jobs - len(running), wanted)
+        starting = starting_workers(room.slots - sum(running), waiting, jobs - len(running), chosen)
         waiting -= len(starting)
         running += starting
         assert running, "somebody is at work"
         assert all(workers >= 1 for workers in running)
         assert sum(running) * threads <= max(cores, threads)
-        if wanted is None and waiting:
+        if chosen is None and waiting:
             assert sum(running) == room.slots
         running.pop(order.randrange(len(running)))  # type: ignore[attr-defined]
 

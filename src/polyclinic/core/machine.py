@@ -83,6 +83,11 @@ def prepare_process(threads: int) -> None:
     keep_freed_memory()
 
 
+def has_mps() -> bool:
+    """Whether this machine has one of Apple's GPUs."""
+    return torch.backends.mps.is_available()
+
+
 def visible_gpus() -> tuple[str, ...]:
     """The CUDA devices that this process may use, each as ``CUDA_VISIBLE_DEVICES`` names it; no device is woken up."""
     count = torch.cuda.device_count()

@@ -9,18 +9,17 @@ from contextlib import closing
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_text
-from polyclinic.core.machine import available_cores, visible_gpus
+from polyclinic.core.machine import available_cores, has_mps, visible_gpus
 from polyclinic.core.memory import free_memory
 from polyclinic.engines.registry import find_engine
 from polyclinic.federation.observer import ForwardingObserver
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
-from polyclinic.recipe import Recipe
 from polyclinic.runs.grid_failure import GridFailedError, failure_of
 from polyclinic.runs.grid_finished import is_finished
 from polyclinic.runs.grid_plan import GridPlan, GridRun
 from polyclinic.runs.grid_progress import GridObserver, GridProgress
-from polyclinic.runs.grid_schedule import Room, most_side_by_side, room_for
+from polyclinic.runs.grid_schedule import Room, chosen_slots, most_side_by_side, room_for
 from polyclinic.runs.known_here_only import known_here_only
 from polyclinic.runs.side_by_side import TICK, SideBySide
 from polyclinic.runs.start_run import run as run_in_this_process
@@ -85,7 +84,9 @@ def _decide(runs: Sequence[GridRun], jobs: int | None, observer: GridObserver) -
         return Room(1), 1
     recipe = runs[0].recipe
     threads = max(run.recipe.engine.threads for run in runs)
-    room = room_for(available_cores(), threads, visible_gpus(), recipe.engine.device)
+    gpus, device = visible_gpus(), recipe.engine.device
+    device = "mps" if device == "auto" and not gpus and has_mps() else device
+    room = room_for(available_cores(), threads, gpus, device)
     if jobs == 1:
         return room, 1
     alone = known_here_only(recipe, dict.fromkeys(run.method for run in runs))
@@ -98,12 +99,9 @@ def _decide(runs: Sequence[GridRun], jobs: int | None, observer: GridObserver) -
         return room, 1
     if jobs is not None:
         return room, min(jobs, len(runs))
-    return room, most_side_by_side(room, len(runs), free_memory(), _fills_machine(recipe))
-
-
-def _fills_machine(recipe: Recipe) -> bool:
-    """Whether one run has processes of its own for all of its sites."""
-    return find_engine(recipe.engine.name).launches is not None
+    if find_engine(recipe.engine.name).launches is not None:
+        return room, 1  # it has processes of its own for all sites
+    return room, most_side_by_side(room, len(runs), free_memory(), chosen_slots(recipe.engine, room))
 
 
 class _Ticks(ForwardingObserver):

@@ -16,8 +16,8 @@ class GridFailedError(PolyclinicError):
     def __init__(self, failed: Sequence[RunProgress], total: int) -> None:
         lines = [f"  {one.run.title}: {one.problem.rstrip('.')}; see {one.run.log}." for one in failed[:_MOST_NAMED]]
         more = [f"  and {len(failed) - _MOST_NAMED} more"] if len(failed) > _MOST_NAMED else []
-        rest = "all others are done; " if len(failed) < total else ""
-        head = f"{len(failed)} of {total} runs failed; {rest}mend what is wrong and start the same command again:"
+        rest = "all others are done and in the tables; " if len(failed) < total else ""
+        head = f"{len(failed)} of {total} runs failed; {rest}mend that and start the same command again:"
         super().__init__("\n".join([head, *lines, *more]))
         self.failed = tuple(failed)
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polyclinic.recipe.engine import EngineSettings
+
+_WITH_WORKERS = ("auto", "workers")  # engines that heed engine.workers
 _RUN_BYTES = 10**9  # a process with torch, a network, its optimiser and some images takes about that
 _WORKER_GAIN = 0.65  # what each process beyond the first adds to a run's speed, at least
 _MARGIN = 0.9  # waiting must shorten the rest by a tenth: estimates are rough
@@ -31,26 +34,29 @@ def room_for(cores: int, threads: int, gpus: Sequence[str], device: str) -> Room
     return Room(1)  # one device that the recipe names
 
 
-def most_side_by_side(room: Room, runs: int, memory: int, fills_machine: bool) -> int:
-    """How many runs to have at a time: one for each slot, as far as memory (in bytes) goes.
-
-    ``fills_machine`` says that one run starts processes of its own for all sites, as the engine ``flower`` does.
-    """
-    if fills_machine:
+def chosen_slots(engine: EngineSettings, room: Room) -> int | None:
+    """The slots of a run, if the number of its workers is not for the grid to decide."""
+    if engine.name not in _WITH_WORKERS:
         return 1
-    return max(1, min(runs, room.slots, memory // _RUN_BYTES))
+    return None if engine.workers is None else min(engine.workers, room.slots)
 
 
-def starting_workers(free: int, waiting: int, vacancies: int, wanted: int | None = None) -> list[int]:
+def most_side_by_side(room: Room, runs: int, memory: int, chosen: int | None) -> int:
+    """How many runs to have at a time: one for each slot, or ``chosen`` slots, as far as memory (in bytes) goes."""
+    return max(1, min(runs, room.slots // (chosen or 1), memory // _RUN_BYTES))
+
+
+def starting_workers(free: int, waiting: int, vacancies: int, chosen: int | None = None) -> list[int]:
     """For each run to start now the number of its worker processes; together no more than ``free`` slots.
 
-    ``vacancies`` is how many more runs may go side by side, ``wanted`` the recipe's own ``engine.workers``.
+    ``vacancies`` is how many more runs may go side by side, ``chosen`` the slots of a run, if they are not for the
+    grid to decide.
     """
-    runs = min(waiting, vacancies, free // (wanted or 1))
+    runs = min(waiting, vacancies, free // (chosen or 1))
     if runs <= 0:
         return []
     share, rest = divmod(free, runs)
-    return [wanted or share + (number < rest) for number in range(runs)]
+    return [chosen or share + (number < rest) for number in range(runs)]
 
 
 def speed(workers: int) -> float:

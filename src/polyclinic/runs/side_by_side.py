@@ -9,19 +9,18 @@ from polyclinic.recipe.changes import with_changes
 from polyclinic.runs.grid_plan import GridRun
 from polyclinic.runs.grid_process import Answer, RunProcess, stop_processes
 from polyclinic.runs.grid_progress import GridObserver, GridProgress
-from polyclinic.runs.grid_schedule import Room, better_to_wait, starting_workers
+from polyclinic.runs.grid_schedule import Room, better_to_wait, chosen_slots, starting_workers
 
 TICK = 0.5  # seconds between two looks at the folders
-_SITES_SIDE_BY_SIDE = ("auto", "workers")  # engines that heed engine.workers
 
 
 class SideBySide:
     """Starts runs where there is room, hands each its share of the machine, and hears how they end."""
 
     def __init__(self, room: Room, jobs: int, progress: GridProgress, observer: GridObserver) -> None:
+        self.room, self.jobs, self.progress, self.observer = room, jobs, progress, observer
         # More runs than the machine has slots are the user's wish: then each has one process.
         self.slots, self.crowded = max(room.slots, jobs), jobs > room.slots
-        self.gpus, self.jobs, self.progress, self.observer = room.gpus, jobs, progress, observer
         self.running: dict[RunProcess, int] = {}
         """Processes at work, with the slots that each of them takes."""
         self.idle: list[RunProcess] = []
@@ -47,19 +46,14 @@ class SideBySide:
     def _start_runs(self) -> None:
         waiting = [progress.run for progress in self.progress.of("waiting")]
         free, vacancies = self.slots - sum(self.running.values()), self.jobs - len(self.running)
-        wanted = self._wanted(waiting[0]) if waiting else None
-        starting = starting_workers(free, len(waiting), vacancies, wanted)
-        if wanted is None and self._better_to_wait(starting):
+        if not waiting:
+            return
+        chosen = 1 if self.crowded else chosen_slots(waiting[0].recipe.engine, self.room)
+        starting = starting_workers(free, len(waiting), vacancies, chosen)
+        if chosen is None and self._better_to_wait(starting):
             return
         for run, workers in zip(waiting, starting, strict=False):
             self._start(run, workers)
-
-    def _wanted(self, run: GridRun) -> int | None:
-        """The slots of a run, if the number of its workers is not for the grid to decide."""
-        engine = run.recipe.engine
-        if self.crowded or engine.name not in _SITES_SIDE_BY_SIDE:
-            return 1
-        return None if engine.workers is None else min(engine.workers, self.slots)
 
     def _better_to_wait(self, starting: list[int]) -> bool:
         waiting, sites = self.progress.of("waiting"), self.progress.sites()
@@ -90,11 +84,11 @@ class SideBySide:
 
     def _pinned(self, count: int) -> dict[str, str]:
         """The GPUs of a run that starts now: those with the fewest runs on them."""
-        if not self.gpus:
+        if not self.room.gpus:
             return {}
         taken = [name for process in self.running for name in process.environment["CUDA_VISIBLE_DEVICES"].split(",")]
-        order = sorted(self.gpus, key=taken.count)
-        return {"CUDA_VISIBLE_DEVICES": ",".join(sorted(order[:count], key=self.gpus.index))}
+        order = sorted(self.room.gpus, key=taken.count)
+        return {"CUDA_VISIBLE_DEVICES": ",".join(sorted(order[:count], key=self.room.gpus.index))}
 
     def _take(self, answer: Answer) -> GridRun | None:
         """A process has said how its run ended, or has ended itself; gives the run if it is finished."""

@@ -30,7 +30,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 # Files whose tests share something that takes long to make: one worker does all of them.
-_TOGETHER = ("tests/e2e/test_kill.py", "tests/e2e/test_package.py", "tests/deploy/site/test_worker.py")
+_TOGETHER = (
+    "tests/e2e/test_kill.py",
+    "tests/e2e/test_package.py",
+    "tests/deploy/site/test_worker.py",
+    "tests/runs/test_grid.py",
+)
 _NO_METHODS = frozenset({"2", "3", "average", "keep", "largest"})
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import polyclinic.deploy.local_federation  # noqa: F401 (registers the engines flower and simulation)
 from polyclinic.recipe import Recipe
@@ -13,7 +13,9 @@ from polyclinic.report.overview import write_tables
 from polyclinic.report.study import StudyTable, study_of
 from polyclinic.report.tables import Comparison
 from polyclinic.runs.grid import run_grid
+from polyclinic.runs.grid_failure import GridFailedError
 from polyclinic.runs.grid_plan import GridPlan, parse_seeds, plan_grid
+from polyclinic.runs.grid_progress import GridObserver
 from polyclinic.runs.start_run import RunResult, run
 from polyclinic.runs.study import StudyPlan, plan_study, run_study
 
@@ -28,19 +30,30 @@ def compare(
     seeds: int | Iterable[int] = 3,
     overrides: Iterable[str] = (),
     metric: str = "dice",
-    jobs: int = 1,
+    jobs: int | None = None,
 ) -> Comparison:
-    """Run methods x seeds and compare them; a grid that was interrupted goes on."""
+    """Run methods x seeds and compare them; a grid that was interrupted goes on.
+
+    Runs go side by side in processes of their own, as many as the machine has room for, or ``jobs``; with ``jobs=1``
+    they go one after another in this process.
+    """
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
     numbers = parse_seeds(str(seeds), loaded.seed) if isinstance(seeds, int) else tuple(seeds)
     return compare_grid(plan_grid(loaded, tuple(methods), numbers, Path(out)), metric=metric, jobs=jobs)
 
 
 def compare_grid(
-    plan: GridPlan, *, metric: str = "dice", jobs: int = 1, screen: Callable[[str], Any] | None = None
+    plan: GridPlan, *, metric: str = "dice", jobs: int | None = None, observer: GridObserver | None = None
 ) -> Comparison:
-    """Run what is missing of a grid, then write ``table.md`` and ``table.csv``, all metrics in both."""
-    run_grid(plan, metric=metric, jobs=jobs, screen=screen)
+    """Run what is missing of a grid, then write ``table.md`` and ``table.csv``, all metrics in both.
+
+    If runs fail, the tables hold the others, and the error names those that failed.
+    """
+    try:
+        run_grid(plan, metric=metric, jobs=jobs, observer=observer)
+    except GridFailedError:
+        _write_what_is_there(plan, metric)
+        raise
     return write_tables(plan.out, metric, plan.recipe.evaluation.metrics)
 
 
@@ -53,9 +66,12 @@ def study(
     seeds: int | Iterable[int] = 3,
     overrides: Iterable[str] = (),
     metric: str = "dice",
-    jobs: int = 1,
+    jobs: int | None = None,
 ) -> StudyTable:
-    """Compare methods for every value of ``vary``, such as ``data.labelled=5,10,20``; what was interrupted goes on."""
+    """Compare methods for every value of ``vary``, such as ``data.labelled=5,10,20``; what was interrupted goes on.
+
+    ``jobs`` is as in :func:`compare`; the runs of all values share the machine.
+    """
     overrides = tuple(overrides)
     first = load_recipe(recipe, overrides)
     require_federation(first, recipe)
@@ -64,11 +80,29 @@ def study(
 
 
 def compare_study(
-    plan: StudyPlan, metric: str = "dice", jobs: int = 1, screen: Callable[[str], Any] | None = None
+    plan: StudyPlan, metric: str = "dice", jobs: int | None = None, observer: GridObserver | None = None
 ) -> StudyTable:
-    """Run what is missing of a study, then write the tables of its grids and ``study.md``, ``.csv`` and ``.png``."""
-    for grid in run_study(plan, metric, jobs, screen):
-        write_tables(grid.out, metric, grid.recipe.evaluation.metrics)
+    """Run what is missing of a study and write the tables of its grids and ``study.md``, ``.csv`` and ``.png``.
+
+    A grid's table is written as soon as its runs are done. If runs fail, the tables hold the others.
+    """
+    try:
+        with closing(run_study(plan, metric, jobs, observer)) as grids:
+            for grid in grids:
+                write_tables(grid.out, metric, grid.recipe.evaluation.metrics)
+    except GridFailedError:
+        written = [_write_what_is_there(grid, metric) for grid in plan.in_order]
+        if any(written):
+            study_of(plan.out, metric, partial=True).write(plan.out)
+        raise
     table = study_of(plan.out, metric)
     table.write(plan.out)
     return table
+
+
+def _write_what_is_there(plan: GridPlan, metric: str) -> bool:
+    """The tables of a grid in which runs are missing; whether there is any to show."""
+    if not any((cell.folder / "summary.json").exists() for cell in plan.cells):
+        return False
+    write_tables(plan.out, metric, plan.recipe.evaluation.metrics, partial=True)
+    return True

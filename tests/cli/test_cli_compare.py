@@ -17,7 +17,7 @@ def _width(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_compare_prints_the_table_it_writes(tiny_recipe_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "grid"
-    arguments = ["compare", tiny_recipe_file, "--methods", "fedavg, fedavg+proximal(mu=0.5)", "--out", out]
+    arguments = ["compare", tiny_recipe_file, "--methods", "fedavg, fedavg+proximal(mu=0.5)", "--out", out, "-j", 1]
     done = call(*arguments, "--seeds", "3,5", "--set", "training.rounds=1")
     assert done.code == 0, done.err
     assert max(map(len, done.out.splitlines()[:-1])) <= 80
@@ -35,7 +35,8 @@ def test_compare_prints_the_table_it_writes(tiny_recipe_file: Path, tmp_path: Pa
     assert f"| {100 * difference:+.2f} |" in (out / "table.md").read_text()
     assert "dice in %, mean ± standard deviation over 2 seeds." in done.out
     assert done.out.splitlines()[-1] == f"Table: {out / 'table.md'} and {out / 'table.csv'}; run folders: {out}"
-    assert "fedavg seed 3: round 1/1" in done.err
+    assert done.err.splitlines()[:2] == ["4 runs to do, one after another", "fedavg seed 3: started"]
+    assert "fedavg seed 3: finished in" in done.err
 
     again = call(*arguments, "--seeds", "3,5", "--set", "training.rounds=1", "--metric", "hd95")
     assert again.err == "", "nothing is trained again"

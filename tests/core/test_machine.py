@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyclinic.core.machine import available_cores, keep_freed_memory, prepare_process
+from polyclinic.core.machine import available_cores, keep_freed_memory, prepare_process, visible_gpus
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="page faults are counted on Linux only")
@@ -86,3 +86,25 @@ def test_cores_without_control_groups_are_those_of_the_machine(tmp_path: Path, m
     assert available_cores(tmp_path) == 3
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert available_cores(tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "named", "expected"),
+    [
+        (0, None, ()),
+        (0, "0,1", ()),
+        (2, None, ("0", "1")),
+        (2, "3, 1", ("3", "1")),
+        (1, "2,-1,4", ("2",)),
+        (1, "GPU-5f3a", ("GPU-5f3a",)),
+    ],
+)
+def test_gpus_keep_the_names_that_they_were_given(
+    monkeypatch: pytest.MonkeyPatch, count: int, named: str | None, expected: tuple[str, ...]
+) -> None:
+    """``device_count`` has heeded the variable already."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert visible_gpus() == expected

@@ -16,7 +16,7 @@ def test_compare_shows_and_writes_all_metrics(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     done = call(
-        "compare", tiny_recipe_file, "--methods", "fedavg,fedbn", "--seeds", "1", "--out", tmp_path,
+        "compare", tiny_recipe_file, "--methods", "fedavg,fedbn", "--seeds", "1", "--out", tmp_path, "-j", "1",
         "--set", "training.rounds=1", "--set", "evaluation.metrics=[dice,iou,hd95,asd]",
     )  # fmt: skip
     assert done.code == 0, done.err

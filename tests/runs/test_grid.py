@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
+import shutil
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 
 import polyclinic
 import polyclinic.runs.grid as module
+from grid_support import Heard, grid_run, recipe_with, stand_in  # noqa: F401 (a fixture)
 from polyclinic.api import compare_grid
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.recipe.files import load_recipe
@@ -26,7 +27,7 @@ FAST = ["training.rounds=1", "training.local_epochs=1"]
 @pytest.fixture(scope="module")
 def grid(tiny_recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Comparison]:
     out = tmp_path_factory.mktemp("grid") / "grid"
-    return out, polyclinic.compare(tiny_recipe_file, METHODS, out=out, seeds=2, overrides=FAST)
+    return out, polyclinic.compare(tiny_recipe_file, METHODS, out=out, seeds=2, overrides=FAST, jobs=1)
 
 
 def summaries(out: Path) -> dict[tuple[str, int], dict[str, Any]]:
@@ -81,14 +82,13 @@ def test_an_interrupted_grid_repeats_only_what_is_missing(
     (out / "fedbn-seed1" / "summary.json").unlink()
     (out / "fedbn-seed1" / "checkpoints" / "all" / "server.safetensors").unlink()
     trained: list[Path] = []
-    real = module.run
+    real = module.run_in_this_process
 
     def spy(recipe: Any, *, out: Path, **more: Any) -> Any:
-        if not (out / "summary.json").exists():
-            trained.append(out)
+        trained.append(out)
         return real(recipe, out=out, **more)
 
-    monkeypatch.setattr(module, "run", spy)
+    monkeypatch.setattr(module, "run_in_this_process", spy)
     again = polyclinic.compare(tiny_recipe_file, METHODS, out=out, seeds=2, overrides=FAST)
     assert [path.name for path in trained] == ["fedbn-seed1"]
     assert again == table
@@ -109,44 +109,95 @@ def test_a_grid_can_grow_and_shows_another_metric_without_new_runs(
     assert table.deviation("fedbn", "north") is None
 
 
-def test_side_by_side_gives_the_same_numbers_and_shows_progress(
-    grid: tuple[Path, Comparison], tiny_recipe_file: Path, tmp_path: Path
+def test_side_by_side_by_default_gives_the_same_numbers(
+    grid: tuple[Path, Comparison], tiny_recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Real processes."""
-    _, table = grid
-    said: list[str] = []
-
-    class Screen:
-        def __init__(self, title: str) -> None: ...
-        def __enter__(self) -> Screen:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-        def on_message(self, text: str) -> None:
-            said.append(text)
-
-    recipe = load_recipe(tiny_recipe_file, FAST)
-    plan = plan_grid(recipe, tuple(METHODS[:2]), (0,), tmp_path / "grid")
-    found = compare_grid(plan, jobs=2, screen=Screen)
+    """Real processes, two for four runs."""
+    out, table = grid
+    monkeypatch.setattr(module, "available_cores", lambda: 2)
+    heard = Heard()
+    plan = plan_grid(load_recipe(tiny_recipe_file, FAST), tuple(METHODS[:2]), (0, 1), tmp_path / "grid")
+    compared = compare_grid(plan, observer=heard)
     for method in METHODS[:2]:
-        for column in table.columns:
-            assert found.values[method][column] == table.values[method][column][:1]
-    assert said[-1].endswith("finished (2 of 2)")
-    assert sum("started, its progress goes to" in text for text in said) == 2
+        assert compared.values[method] == table.values[method]
+        for seed in (0, 1):
+            name = f"{method}-seed{seed}"
+            assert (plan.out / name / "cases.csv").read_text() == (out / name / "cases.csv").read_text()
+            assert "round 1/1" in (plan.out / name / "output.log").read_text()
+    assert heard.lines[0] == "plan 4 by 2"
+    assert (heard.most, sum(line.startswith("finished") for line in heard.lines)) == (2, 4)
 
 
-def test_a_run_that_fails_in_its_process_is_named_with_its_log(
+@pytest.mark.usefixtures("stand_in")
+def test_a_failed_run_is_named_after_the_others_are_done_and_their_table_is_written(
+    grid: tuple[Path, Comparison], tiny_recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started again, only what failed runs."""
+    monkeypatch.setattr("polyclinic.runs.grid.parse_method", lambda _: None)
+    monkeypatch.setattr("polyclinic.runs.grid.known_here_only", lambda *_: None)
+    out, recipe = tmp_path / "grid", load_recipe(tiny_recipe_file, FAST)
+    shutil.copytree(grid[0] / "fedavg-seed0", out / "fedavg-seed0")
+    plan = plan_grid(recipe, ("fedavg", "refuses", "dies"), (0,), out)
+    for _ in range(2):
+        heard = Heard()
+        with pytest.raises(PolyclinicError) as caught:
+            compare_grid(plan, jobs=2, observer=heard)
+        head, *failed = str(caught.value).splitlines()
+        assert head.startswith("2 of 3 runs failed; all others are done and in the tables;")
+        assert (
+            failed[0] == f"  refuses seed 0: images: no such folder; give another; see {out}/refuses-seed0/output.log."
+        )
+        assert "dies seed 0: its process was ended by SIGKILL" in failed[1]
+        assert heard.lines[0] == "plan 2 by 2"
+        text = (out / "table.md").read_text()
+        assert "Not finished: refuses seed 0, dies seed 0." in text
+        assert f"{100 * (grid[1].values['fedavg']['average'][0] or 0):.2f}" in text
+
+
+def test_in_this_process_too_a_failed_run_stops_no_other(
     tiny_recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stands in for Python, which would take seconds to find out."""
-    program = tmp_path / "fails"
-    program.write_text("#!/bin/sh\necho some progress\necho error: no room >&2\nexit 2\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
-    plan = plan_grid(load_recipe(tiny_recipe_file), ("fedavg", "fedbn"), (4,), tmp_path / "grid")
-    expected = r"fed\w+ with seed 4 ended with code 2 \(error: no room\); see .*fed\w+-seed4/output\.log\."
-    with pytest.raises(PolyclinicError, match=expected):
-        module.run_grid(plan, jobs=2)
+    def fake(recipe: Any, *, out: Path, **_: Any) -> None:
+        if recipe.method == "fedbn":
+            raise ValueError("a bug\nand more of it")
+        out.mkdir(parents=True)
+
+    monkeypatch.setattr(module, "run_in_this_process", fake)
+    plan = plan_grid(load_recipe(tiny_recipe_file), ("fedbn", "fedavg"), (0,), tmp_path)
+    heard = Heard()
+    with pytest.raises(PolyclinicError, match=r"1 of 2 runs failed; .*\n  fedbn seed 0: ValueError: a bug; see"):
+        module.run_grid(plan, jobs=1, observer=heard)
+    assert heard.lines == [
+        "plan 2 by 1", "started fedbn seed 0", "failed fedbn seed 0", "started fedavg seed 0", "finished fedavg seed 0",
+    ]  # fmt: skip
+    assert "Traceback" in (tmp_path / "fedbn-seed0" / "output.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "cores", "count", "expected"),
+    [(None, 2, 6, 2), (None, 8, 3, 3), (None, 1, 6, 1), (None, 8, 1, 1), (5, 2, 6, 5), (5, 2, 1, 1), (1, 8, 6, 1)],
+)
+def test_how_many_go_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int | None, cores: int, count: int, expected: int
+) -> None:
+    monkeypatch.setattr(module, "available_cores", lambda: cores)
+    monkeypatch.setattr(module, "free_memory", lambda: 10**12)
+    runs = [grid_run(tmp_path, "fedavg", seed) for seed in range(count)]
+    assert module._decide(runs, jobs, Heard())[1] == expected
+
+
+def test_a_run_that_has_processes_for_all_of_its_sites_goes_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "available_cores", lambda: 8)
+    recipe = recipe_with(engine={"name": "flower"})
+    runs = [grid_run(tmp_path, "fedavg", seed, recipe) for seed in range(3)]
+    assert module._decide(runs, None, Heard())[1] == 1
+
+
+def test_no_jobs_are_no_answer(tmp_path: Path) -> None:
+    with pytest.raises(PolyclinicError, match="jobs = 0: expected the number of runs side by side, at least 1"):
+        list(module.carry_out([grid_run(tmp_path)], 0))
 
 
 def test_a_grid_with_other_settings_is_not_mixed_in(grid: tuple[Path, Comparison], tiny_recipe_file: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -13,9 +14,10 @@ from PIL import Image
 
 import polyclinic
 import polyclinic.runs.grid as grid_module
+from grid_support import Heard, stand_in  # noqa: F401 (a fixture)
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.report.study import StudyTable, study_of
-from polyclinic.runs.study import parse_vary, plan_study
+from polyclinic.runs.study import parse_vary, plan_study, run_study
 from support import call
 
 FAST = ["training.rounds=1", "training.local_epochs=1"]
@@ -25,7 +27,9 @@ METHODS = ["fl_lower", "fl_upper"]
 @pytest.fixture(scope="module")
 def study(tiny_recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StudyTable]:
     out = tmp_path_factory.mktemp("study") / "study"
-    return out, polyclinic.study(tiny_recipe_file, "data.labelled=1,2", METHODS, out=out, seeds=2, overrides=FAST)
+    return out, polyclinic.study(
+        tiny_recipe_file, "data.labelled=1,2", METHODS, out=out, seeds=2, overrides=FAST, jobs=1
+    )
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -77,14 +81,13 @@ def test_started_again_it_goes_on_where_it_stopped(
     out, table = study
     (out / "data.labelled=2" / "fl_lower-seed1" / "summary.json").unlink()
     trained: list[str] = []
-    real = grid_module.run
+    real = grid_module.run_in_this_process
 
     def spy(recipe: Any, *, out: Path, **more: Any) -> Any:
-        if not (out / "summary.json").exists():
-            trained.append(f"{out.parent.name}/{out.name}")
+        trained.append(f"{out.parent.name}/{out.name}")
         return real(recipe, out=out, **more)
 
-    monkeypatch.setattr(grid_module, "run", spy)
+    monkeypatch.setattr(grid_module, "run_in_this_process", spy)
     again = polyclinic.study(tiny_recipe_file, "data.labelled=1,2", METHODS, out=out, seeds=2, overrides=FAST)
     assert trained == ["data.labelled=2/fl_lower-seed1"]
     assert again == table == study_of(out, "dice")
@@ -96,16 +99,15 @@ def test_a_study_can_grow(
     """With more values, in another order; methods that do not depend on them are not trained again."""
     out, table = study
     trained: list[str] = []
-    real = grid_module.run
+    real = grid_module.run_in_this_process
 
     def spy(recipe: Any, *, out: Path, **more: Any) -> Any:
-        if not (out / "summary.json").exists():
-            trained.append(f"{out.parent.name}/{out.name}")
+        trained.append(f"{out.parent.name}/{out.name}")
         return real(recipe, out=out, **more)
 
-    monkeypatch.setattr(grid_module, "run", spy)
+    monkeypatch.setattr(grid_module, "run_in_this_process", spy)
     more = polyclinic.study(
-        tiny_recipe_file, "data.labelled=3,1,2", METHODS, out=out, seeds=2, overrides=(text for text in FAST)
+        tiny_recipe_file, "data.labelled=3,1,2", METHODS, out=out, seeds=2, overrides=(text for text in FAST), jobs=1
     )
     assert trained == ["data.labelled=3/fl_lower-seed0", "data.labelled=3/fl_lower-seed1"]
     assert more.mean("fl_lower", "2") == table.mean("fl_lower", "2")
@@ -121,7 +123,7 @@ def test_only_the_budget_leaves_fl_upper_alone(tiny_recipe_file: Path, tmp_path:
 
 def test_a_study_of_fl_upper_alone_has_no_empty_grid(tiny_recipe_file: Path, tmp_path: Path) -> None:
     table = polyclinic.study(
-        tiny_recipe_file, "data.labelled=1,2", ["fl_upper"], out=tmp_path / "s", seeds=1, overrides=FAST
+        tiny_recipe_file, "data.labelled=1,2", ["fl_upper"], out=tmp_path / "s", seeds=1, overrides=FAST, jobs=1
     )
     assert table.mean("fl_upper", "1") == table.mean("fl_upper", "2") is not None
 
@@ -141,7 +143,7 @@ def test_another_study_is_not_overwritten(
     study: tuple[Path, StudyTable], tiny_recipe_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, _ = study
-    monkeypatch.setattr(grid_module, "run", lambda *_, **__: pytest.fail("trained"))
+    monkeypatch.setattr(grid_module, "run_in_this_process", lambda *_, **__: pytest.fail("trained"))
     before = (out / "study.md").read_text()
     done = call("study", tiny_recipe_file, "--vary", "training.lr=0.1,0.2", "--methods", "fedavg", "--out", out)
     assert done.code == 2
@@ -167,3 +169,40 @@ def test_the_command_prints_what_it_writes(study: tuple[Path, StudyTable], tiny_
 def test_an_unknown_method_stops_at_once(tiny_recipe_file: Path, tmp_path: Path) -> None:
     with pytest.raises(PolyclinicError, match="'fedavgg' is not a method"):
         polyclinic.study(tiny_recipe_file, "data.labelled=1,2", ["fedavgg"], out=tmp_path / "s", seeds=1)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_all_values_share_the_machine_and_a_grid_is_given_when_it_is_whole(
+    tiny_recipe_file: Path, tmp_path: Path
+) -> None:
+    """What serves every value comes first; runs of the next grid start before the last of this one has ended."""
+    plan = plan_study(tiny_recipe_file, tuple(FAST), "data.labelled=1,2", ("fl_lower", "fl_upper"), (0,), tmp_path)
+    heard = Heard()
+    given = [grid.out.name for grid in run_study(plan, jobs=2, observer=heard)]
+    assert sorted(given) == ["all-labels", "data.labelled=1", "data.labelled=2"]
+    assert heard.lines[:3] == [
+        "plan 3 by 2", "started all-labels fl_upper seed 0", "started data.labelled=1 fl_lower seed 0",
+    ]  # fmt: skip
+    assert heard.most == 2
+
+
+def test_a_failed_run_leaves_the_tables_of_all_others(
+    study: tuple[Path, StudyTable], tiny_recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "study"
+    shutil.copytree(study[0], out)
+    for name in ("study.md", "data.labelled=1/table.md", "data.labelled=2/table.md"):
+        (out / name).unlink()
+    (out / "data.labelled=2" / "fl_lower-seed1" / "summary.json").unlink()
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise PolyclinicError("no room.")
+
+    monkeypatch.setattr(grid_module, "run_in_this_process", fails)
+    with pytest.raises(
+        PolyclinicError, match=r"1 of 6 runs failed; .*\n  data\.labelled=2 fl_lower seed 1: no room; see"
+    ):
+        polyclinic.study(tiny_recipe_file, "data.labelled=1,2", METHODS, out=out, seeds=2, overrides=FAST, jobs=1)
+    assert "Not finished" not in (out / "data.labelled=1" / "table.md").read_text()
+    assert "Not finished: fl_lower seed 1." in (out / "data.labelled=2" / "table.md").read_text()
+    assert "Not finished: data.labelled=2 fl_lower seed 1." in (out / "study.md").read_text()

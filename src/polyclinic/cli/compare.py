@@ -26,10 +26,10 @@ def compare(
     seeds: SeedsOption = "3",
     overrides: SetOption = None,
     metric: MetricOption = "dice",
-    jobs: JobsOption = 1,
+    jobs: JobsOption = None,
 ) -> None:
     """Run methods x seeds and put them in one table; done runs are kept, interrupted ones go on."""
-    from polyclinic.cli.progress import ScreenObserver
+    from polyclinic.cli.grid_screen import GridScreen
     from polyclinic.recipe.files import load_recipe, require_federation
     from polyclinic.runs.grid_plan import parse_seeds, plan_grid, split_expressions
 
@@ -41,8 +41,8 @@ def compare(
         from polyclinic.report.overview import all_metrics, print_overview
         from polyclinic.report.tables import print_comparison
 
-    with interruptible():
-        table = compare_grid(plan, metric=metric, jobs=jobs, screen=ScreenObserver)
+    with interruptible(), GridScreen() as screen:
+        table = compare_grid(plan, metric=metric, jobs=jobs, observer=screen)
     print_comparison(table)
     if len(loaded.evaluation.metrics) > 1:
         typer.echo()

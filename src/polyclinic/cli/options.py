@@ -23,7 +23,10 @@ SeedsOption = Annotated[
     str, typer.Option("--seeds", help="How many seeds (3: the recipe's and the next two), or a list such as 0,7,42.")
 ]
 MetricOption = Annotated[str, typer.Option("--metric", help="The metric of the table.")]
-JobsOption = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs side by side, each in its own process.")]
+JobsOption = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", min=1, help="Runs side by side. [default: as many as cores, GPUs and memory allow]"),
+]
 
 
 @contextmanager

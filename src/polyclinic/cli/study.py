@@ -30,10 +30,10 @@ def study(
     seeds: SeedsOption = "3",
     overrides: SetOption = None,
     metric: MetricOption = "dice",
-    jobs: JobsOption = 1,
+    jobs: JobsOption = None,
 ) -> None:
     """Compare methods for several values of one key, such as the number of labels: a table and a picture."""
-    from polyclinic.cli.progress import ScreenObserver
+    from polyclinic.cli.grid_screen import GridScreen
     from polyclinic.core.errors import PolyclinicError
     from polyclinic.recipe.files import load_recipe, require_federation
     from polyclinic.runs.grid_plan import parse_seeds, split_expressions
@@ -48,7 +48,7 @@ def study(
 
     numbers = parse_seeds(seeds, loaded.seed)
     plan = plan_study(recipe, tuple(overrides or ()), vary[0], split_expressions(methods), numbers, out)
-    with interruptible():
-        table = compare_study(plan, metric, jobs, ScreenObserver)
+    with interruptible(), GridScreen() as screen:
+        table = compare_study(plan, metric, jobs, screen)
     table.show()
     typer.echo(f"Table: {out / 'study.md'} and {out / 'study.csv'}; picture: {out / 'study.png'}")

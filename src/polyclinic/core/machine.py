@@ -81,3 +81,16 @@ def prepare_process(threads: int) -> None:
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     keep_freed_memory()
+
+
+def has_mps() -> bool:
+    """Whether this machine has one of Apple's GPUs."""
+    return torch.backends.mps.is_available()
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """The CUDA devices that this process may use, each as ``CUDA_VISIBLE_DEVICES`` names it; no device is woken up."""
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [name.strip() for name in named.split(",")] if named else [str(number) for number in range(count)]
+    return tuple(names[:count])

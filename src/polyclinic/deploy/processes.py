@@ -1,25 +1,22 @@
-"""Start and stop the programs of Flower, without telemetry, update checks and long poll intervals."""
+"""The programs of Flower: their paths and environment, without telemetry, update checks and long poll intervals."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from threading import Thread
-from typing import IO
 
-from polyclinic.core.child_processes import die_with_parent
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.processes import end_with, is_alive, start, start_time, stop
 
-_OWNER_CHECK_INTERVAL = 0.5
-_LINUX = sys.platform.startswith("linux")
+__all__ = [
+    "end_with", "environment", "free_port", "is_alive", "program", "require_flower", "run_program", "start",
+    "start_time", "stop",
+]  # fmt: skip
 
 
 def require_flower() -> None:
@@ -47,67 +44,6 @@ def environment(home: Path) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
     }
-
-
-def start(
-    command: Sequence[str], env: Mapping[str, str], log: IO[bytes] | None, pass_fds: Sequence[int] = ()
-) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own (Ctrl-C does not reach it); on Linux it ends with this process.
-
-    To be exact: with the thread that starts it, so that must be one that lives as long as the process.
-    """
-    return subprocess.Popen(
-        list(command), env=dict(env), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-        pass_fds=tuple(pass_fds), preexec_fn=_terminate_with_parent if _LINUX else None,
-    )  # fmt: skip
-
-
-def _terminate_with_parent() -> None:
-    die_with_parent(signal.SIGTERM)
-
-
-def stop(process: subprocess.Popen[bytes] | None, grace: float = 8.0) -> None:
-    """Send SIGTERM to a program and all that it started, and SIGKILL to what is left after ``grace`` seconds."""
-    if process is None:
-        return
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(grace)
-            break
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def start_time(pid: int) -> str:
-    """When a process started, to distinguish it from a later one with this id; "ended" for a zombie, "" for none."""
-    try:
-        state, *numbers = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "ended" if state in "ZX" else numbers[18]
-
-
-def is_alive(pid: int, started: str) -> bool:
-    """Whether the process with this id and this :func:`start_time` still runs."""
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return started != "ended" and start_time(pid) == started
-
-
-def end_with(owner: int) -> None:
-    """End this process, from a thread, as soon as the process ``owner`` has ended, however that was."""
-    started = start_time(owner)
-
-    def watch() -> None:
-        while is_alive(owner, started):
-            time.sleep(_OWNER_CHECK_INTERVAL)
-        os._exit(0)
-
-    Thread(target=watch, name="owner", daemon=True).start()
 
 
 def free_port(host: str = "127.0.0.1") -> int:

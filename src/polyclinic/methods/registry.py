@@ -53,6 +53,7 @@ class Method:
 
 
 _METHODS: dict[str, Method] = {}
+_MODULES: dict[str, str] = {}  # by method: who registered it, as a method is data and has no module of its own
 _DEFAULT_AGGREGATOR = Part("weighted_mean")
 
 
@@ -67,7 +68,13 @@ def register(method: Method) -> Method:
     if method.name in _METHODS and _METHODS[method.name] != method:
         raise PolyclinicError(f"Two methods are called '{method.name}'; rename one of them.")
     _METHODS[method.name] = method
+    _MODULES[method.name] = sys._getframe(1).f_globals.get("__name__", "__main__")
     return method
+
+
+def module_of(name: str) -> str:
+    """The module that registered a method."""
+    return _MODULES.get(find_method(name).name, __name__)
 
 
 def with_parts(method: Method, parts: Iterable[Part]) -> Method:

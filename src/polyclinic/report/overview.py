@@ -12,14 +12,17 @@ from polyclinic.core.files import write_text
 from polyclinic.report.tables import Comparison, comparison_of, markdown_table, value_text
 
 
-def all_metrics(grid: Path, first: str, metrics: Sequence[str]) -> list[Comparison]:
+def all_metrics(grid: Path, first: str, metrics: Sequence[str], partial: bool = False) -> list[Comparison]:
     """The comparison of every measured metric, ``first`` at the front."""
-    return [comparison_of(grid, metric) for metric in dict.fromkeys((first, *metrics))]
+    return [comparison_of(grid, metric, partial) for metric in dict.fromkeys((first, *metrics))]
 
 
-def write_tables(grid: Path, metric: str, metrics: Sequence[str]) -> Comparison:
-    """Write ``table.md`` and ``table.csv`` of a grid, all metrics in both; the table of ``metric`` is given back."""
-    tables = all_metrics(grid, metric, metrics)
+def write_tables(grid: Path, metric: str, metrics: Sequence[str], partial: bool = False) -> Comparison:
+    """Write ``table.md`` and ``table.csv`` of a grid, all metrics in both; the table of ``metric`` is given back.
+
+    With ``partial`` the tables say which runs are missing.
+    """
+    tables = all_metrics(grid, metric, metrics, partial)
     write_text(grid / "table.md", tables[0].to_markdown() + overview_markdown(tables))
     write_text(grid / "table.csv", overview_csv(tables))
     return tables[0]

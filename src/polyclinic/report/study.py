@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
 
@@ -51,10 +51,18 @@ class StudyTable:
         return rows
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """Runs that are not finished, such as ``data.labelled=5 fedbn seed 1``."""
+        names = [f"{self.key}={value} {run}" for value, table in self.tables.items() for run in table.missing]
+        return (*(self.fixed.missing if self.fixed else ()), *names)
+
+    @property
     def caption(self) -> str:
         """What the numbers are."""
         first = self.of(self.methods[0], self.values[0])
-        notes = [f"Average over sites: {first.caption}"]
+        notes = [f"Average over sites: {replace(first, missing=()).caption}"]
+        if self.missing:
+            notes.append(f"Not finished: {', '.join(self.missing)}.")
         if self.fixed is not None:
             notes.append(f"{', '.join(self.fixed.methods)}: does not depend on {self.key}, and ran once.")
         return " ".join(notes)
@@ -123,11 +131,11 @@ class StudyTable:
         console.print(self.caption, markup=False)
 
 
-def study_of(folder: Path, metric: str) -> StudyTable:
-    """Read the grids of a study."""
+def study_of(folder: Path, metric: str, partial: bool = False) -> StudyTable:
+    """Read the grids of a study; with ``partial`` runs may be missing."""
     plan = read_json(folder / "study.json")
-    tables = {value: comparison_of(folder / name, metric) for value, name in plan["grids"].items()}
-    fixed = comparison_of(folder / plan["fixed"], metric) if plan["fixed"] else None
+    tables = {value: comparison_of(folder / name, metric, partial) for value, name in plan["grids"].items()}
+    fixed = comparison_of(folder / plan["fixed"], metric, partial) if plan["fixed"] else None
     return StudyTable(plan["key"], metric, tuple(plan["methods"]), tuple(plan["values"]), tables, fixed)
 
 

@@ -27,6 +27,8 @@ class Comparison:
     methods: tuple[str, ...]
     sites: tuple[str, ...]
     values: dict[str, dict[str, list[float | None]]]
+    missing: tuple[str, ...] = ()
+    """Runs that are not finished, such as ``fedbn seed 1``."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -74,7 +76,8 @@ class Comparison:
         seeds = max(len(v["average"]) for v in self.values.values())
         unit = {"percent": " in %", "distance": " mean distance", "none": ""}[metric_unit(self.metric)]
         spread = "mean ± standard deviation over" if seeds > 1 else "of"
-        return f"{self.metric}{unit}, {spread} {seeds} seed{'s' if seeds > 1 else ''}."
+        gaps = f" Not finished: {', '.join(self.missing)}." if self.missing else ""
+        return f"{self.metric}{unit}, {spread} {seeds} seed{'s' if seeds > 1 else ''}.{gaps}"
 
     def to_csv(self) -> str:
         """One line a method and column, in full precision: mean, deviation, difference to the first method."""
@@ -95,14 +98,19 @@ def markdown_table(rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def comparison_of(grid: Path, metric: str) -> Comparison:
-    """Read the run folders of a grid."""
+def comparison_of(grid: Path, metric: str, partial: bool = False) -> Comparison:
+    """Read the run folders of a grid; with ``partial`` runs may be missing, without they must not."""
     plan = read_json(grid / "grid.json")
     values: dict[str, dict[str, list[float | None]]] = {method: {} for method in plan["methods"]}
     sites: dict[str, None] = {}
     splits: dict[int, Any] = {}
+    missing: list[str] = []
     for entry in plan["runs"]:
         path = grid / entry["folder"] / "summary.json"
+        if not path.exists() and partial:
+            missing.append(f"{entry['method']} seed {entry['seed']}")
+            values[entry["method"]].setdefault("average", []).append(None)
+            continue
         if not path.exists():
             raise PolyclinicError(f"{path}: this run is not finished; start the same compare command again.")
         summary = read_json(path)
@@ -119,7 +127,7 @@ def comparison_of(grid: Path, metric: str) -> Comparison:
     for by_column in values.values():
         for site in sites:
             by_column.setdefault(site, [])
-    return Comparison(metric, tuple(plan["methods"]), tuple(sites), values)
+    return Comparison(metric, tuple(plan["methods"]), tuple(sites), values, tuple(missing))
 
 
 def print_comparison(table: Comparison) -> None:

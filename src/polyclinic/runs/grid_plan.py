@@ -21,6 +21,22 @@ class Cell:
     folder: Path
 
 
+@dataclass(frozen=True, eq=False)
+class GridRun:
+    """A cell with its recipe, and the name that people read; ``grid`` is the folder of its grid."""
+
+    title: str
+    method: str
+    folder: Path
+    recipe: Recipe
+    grid: Path
+
+    @property
+    def log(self) -> Path:
+        """What the run writes while it goes on, and why it failed."""
+        return self.folder / "output.log"
+
+
 @dataclass(frozen=True)
 class GridPlan:
     """Methods in the order of the table, seeds, and the folder that holds a run folder for each pair."""
@@ -42,6 +58,13 @@ class GridPlan:
     def recipe_of(self, cell: Cell) -> Recipe:
         """The recipe of one run."""
         return with_changes(self.recipe, {"method": cell.method, "seed": cell.seed})
+
+    def runs(self, prefix: str = "") -> list[GridRun]:
+        """All runs with their recipes, in the order of the cells; ``prefix`` comes before their titles."""
+        return [
+            GridRun(f"{prefix}{cell.method} seed {cell.seed}", cell.method, cell.folder, self.recipe_of(cell), self.out)
+            for cell in self.cells
+        ]
 
     def save(self) -> None:
         """Write ``grid.json``, from which a report finds the runs."""

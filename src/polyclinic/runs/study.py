@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_json, write_json
@@ -15,8 +15,9 @@ from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import load_recipe
-from polyclinic.runs.grid import run_grid
+from polyclinic.runs.grid import carry_out, check_grid
 from polyclinic.runs.grid_plan import GridPlan, folder_name, plan_grid
+from polyclinic.runs.grid_progress import GridObserver
 
 _BUDGET = "data.labelled"
 
@@ -30,6 +31,15 @@ class StudyPlan:
     grids: dict[str, GridPlan]
     fixed: GridPlan | None
     out: Path
+
+    @property
+    def in_order(self) -> list[GridPlan]:
+        """The grids that have runs, in the order in which they are done: an early stop leaves whole comparisons.
+
+        What serves every value comes first, as no comparison is whole without it.
+        """
+        grids = (*([self.fixed] if self.fixed else ()), *self.grids.values())
+        return [grid for grid in grids if grid.methods]
 
     def save(self) -> None:
         """Write ``study.json``, from which a report finds the grids; another study's is not overwritten."""
@@ -95,15 +105,20 @@ def _refuse_equal(key: str, recipes: dict[str, Recipe]) -> None:
 
 
 def run_study(
-    plan: StudyPlan, metric: str = "dice", jobs: int = 1, screen: Callable[[str], Any] | None = None
-) -> Iterator[GridPlan]:
-    """Run what is missing, and give each grid when it is done."""
+    plan: StudyPlan, metric: str = "dice", jobs: int | None = None, observer: GridObserver | None = None
+) -> Generator[GridPlan, None, None]:
+    """Run what is missing, all grids at once, and give each grid as soon as all of its runs are done."""
+    grids = plan.in_order
+    for grid in grids:
+        check_grid(grid, metric)
     plan.save()
-    for grid in (*plan.grids.values(), *([plan.fixed] if plan.fixed else ())):
-        if grid.methods:
-            run_grid(grid, metric=metric, jobs=jobs, screen=screen and _titled(screen, grid.out.name))
-            yield grid
-
-
-def _titled(screen: Callable[[str], Any], name: str) -> Callable[[str], Any]:
-    return lambda title: screen(f"{name} {title}")
+    for grid in grids:
+        grid.save()
+    runs = [run for grid in grids for run in grid.runs(f"{grid.out.name} ")]
+    missing = {grid.out: len(grid.cells) for grid in grids}
+    by_folder = {grid.out: grid for grid in grids}
+    with closing(carry_out(runs, jobs, observer)) as finished:
+        for run in finished:
+            missing[run.grid] -= 1
+            if not missing[run.grid]:
+                yield by_folder[run.grid]

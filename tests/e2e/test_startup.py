@@ -38,7 +38,7 @@ print("imported:", *[name for name in {packages!r} if name in sys.modules])
 
 def test_a_run_on_pictures_imports_pytorch_and_little_else(tiny_recipe_file: Path, tmp_path: Path) -> None:
     command = ["run", str(tiny_recipe_file), "--out", str(tmp_path / "run"), "--set", "training.rounds=1"]
-    quick = [*command, "--set", 'evaluation.metrics=["dice"]', "--set", "engine.name=inprocess"]
+    quick = [*command, "--set", 'evaluation.metrics=["dice"]']
     assert imported(quick, "torch", "scipy", *HEAVY) == ["torch"]
     assert (tmp_path / "run" / "summary.json").is_file()
 
@@ -53,7 +53,7 @@ def test_a_prediction_imports_neither_monai_nor_pytorchs_compiler(
 
 def test_volumes_in_the_wanted_orientation_and_size_need_no_monai(tmp_path: Path) -> None:
     federation = write_volumes(tmp_path / "volumes", np.diag([1.0, 2.0, 3.0, 1.0]))
-    sizes = ["data.size=[8,12,10]", "network.depth=1", "network.width=2", "training.rounds=1", "engine.name=inprocess"]
+    sizes = ["data.size=[8,12,10]", "network.depth=1", "network.width=2", "training.rounds=1"]
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(f'federation = "{federation}"\n', encoding="utf-8")
     command = ["run", str(recipe), "--out", str(tmp_path / "run"), *(part for s in sizes for part in ("--set", s))]

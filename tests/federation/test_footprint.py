@@ -1,11 +1,13 @@
-"""The memory of a training, from shapes."""
+"""The memory of a training, from a small image."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from polyclinic.federation.footprint import training_bytes
 from polyclinic.federation.workspace import build_workspace
+from polyclinic.methods.registry import methods
 from support import tiny_recipe, tiny_task
 
 
@@ -37,3 +39,14 @@ def test_three_dimensions_and_inserted_modules_are_counted_and_the_network_stays
     plain, more = (build_workspace(tiny_recipe(method), tiny_task(3)) for method in ("fedavg", "fedbcs"))
     assert training_bytes(plain, (8, 8, 8)) < training_bytes(more, (8, 8, 8))
     assert all(parameter.device.type == "cpu" for parameter in more.network.parameters())
+
+
+@pytest.mark.parametrize("method", sorted(methods()))
+def test_every_method_can_be_counted_and_nothing_changes(method: str) -> None:
+    workspace = build_workspace(tiny_recipe(method), tiny_task())
+    before = {name: tensor.clone() for name, tensor in workspace.network.state_dict().items()}
+    random, mode = torch.get_rng_state(), workspace.network.training
+    assert training_bytes(workspace, (64, 48)) > training_bytes(workspace, (32, 32))
+    assert torch.equal(random, torch.get_rng_state())
+    assert workspace.network.training == mode
+    assert all(torch.equal(tensor, before[name]) for name, tensor in workspace.network.state_dict().items())

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from polyclinic.cli.options import JsonOption, RecipeArgument, SetOption
+from polyclinic.core.quick_imports import quick_imports
 
 
 def server(
@@ -47,8 +48,10 @@ def server(
             else "--keys and --insecure exclude each other; leave --insecure out."
         )
     from polyclinic.cli.progress import ScreenObserver
-    from polyclinic.deploy.coordinator.run_server import ServerSettings, run_server
-    from polyclinic.report.tables import print_run
+
+    with quick_imports():
+        from polyclinic.deploy.coordinator.run_server import ServerSettings, run_server
+        from polyclinic.report.tables import print_run
 
     named = tuple(name.strip() for name in (sites or "").split(",") if name.strip())
     if insecure:

@@ -1,8 +1,9 @@
-"""How much memory the training of one site takes, from shapes alone."""
+"""How much memory the training of one site takes, from one pass over a small image."""
 
 from __future__ import annotations
 
 import copy
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -13,15 +14,16 @@ from polyclinic.networks import SegmentationNetwork
 
 _COPIES_OF_WEIGHTS = 6  # weights, gradients, two of Adam, what arrived, what leaves
 _PER_ACTIVATION = 2  # an output of a layer is kept for the backward pass, and gets a gradient
-_WITH_MODULES = 1.5  # where what components have put into the network cannot be counted
+_WITH_MODULES = 1.5  # where what components have put into the network does not take the small image
 _PROCESS = 300 * 10**6  # what a process needs beside that
 
 
 def training_bytes(workspace: Workspace, spatial: tuple[int, ...]) -> int:
     """About as many bytes as a process needs to train a site on images of ``spatial`` size.
 
-    The outputs of all layers are added up on the meta device, where tensors have a shape and no numbers. Frozen copies
-    of the network, as teachers, keep no activations.
+    The outputs of all layers are added up for a small image, and grow with the number of pixels. Shapes alone, on
+    PyTorch's meta device, would give the same number, but that imports PyTorch's compiler, which takes seconds. Frozen
+    copies of the network, as teachers, keep no activations.
     """
     views = 2 if workspace.learns_unlabelled else 1
     shape = (views * workspace.recipe.training.batch_size, workspace.network.channels, *spatial)
@@ -30,12 +32,15 @@ def training_bytes(workspace: Workspace, spatial: tuple[int, ...]) -> int:
 
 
 def _activation_bytes(network: SegmentationNetwork, shape: tuple[int, ...]) -> int:
-    twin = copy.deepcopy(network).to("meta")
+    twin = copy.deepcopy(network).cpu().eval()
+    # Two pixels along each axis of the deepest map, because norms need more than one.
+    small = (1, shape[1], *(min(size, 2 * network.multiple) for size in shape[2:]))
+    growth = prod(shape) / prod(small)
     try:
-        return _output_bytes(twin, shape)
-    except (NotImplementedError, RuntimeError):  # a component's module that does not work without numbers
+        return int(growth * _output_bytes(twin, small))
+    except (RuntimeError, ValueError, AssertionError):  # a component's module that was made for one size
         twin.taps = nn.ModuleDict({name: nn.Sequential() for name in twin.taps})
-        return int(_WITH_MODULES * _output_bytes(twin, shape))
+        return int(growth * _WITH_MODULES * _output_bytes(twin, small))
 
 
 @torch.no_grad()
@@ -49,7 +54,8 @@ def _output_bytes(network: SegmentationNetwork, shape: tuple[int, ...]) -> int:
     layers = [module for module in network.modules() if not any(module.children())]
     hooks = [layer.register_forward_hook(note) for layer in layers]
     try:
-        network(torch.empty(shape, device="meta"))
+        with torch.random.fork_rng(devices=[]):  # whatever a module draws, the run must not miss it
+            network(torch.zeros(shape))
     finally:
         for hook in hooks:
             hook.remove()

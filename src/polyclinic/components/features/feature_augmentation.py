@@ -136,7 +136,7 @@ class FeatureAugmentation(Component):
 
 
 def _stage_with_pooling(network: SegmentationNetwork, tap: str) -> nn.Module | None:
-    """The encoder stage below a tap if it begins with MONAI's pooling, as those of the U-Net do."""
+    """The encoder stage below a tap if it begins with a pooling, as those of the U-Net do."""
     stages, number = getattr(network, "encoder", None), tap.removeprefix("encoder")
     if not isinstance(stages, nn.ModuleList) or not number.isdigit() or int(number) + 1 >= len(stages):
         return None

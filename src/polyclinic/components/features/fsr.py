@@ -111,7 +111,9 @@ class _Recalibration(torch.autograd.Function):
         with torch.enable_grad(), torch.autocast(x.device.type, enabled=False):
             small = [tensor.detach().requires_grad_() for tensor in small]
             gain, offset = ctx.rule(size, *small)
-            back = torch.autograd.grad((gain, offset), small, (to_gain, to_offset), allow_unused=True)
+            # As one number: slopes of several outputs would make PyTorch import SymPy, to compare their shapes.
+            change = (gain * to_gain).sum() + (offset * to_offset).sum()
+            back = torch.autograd.grad(change, small, allow_unused=True)
         to_mean, to_deviation, to_amplitude, *to_weights = back
         if not ctx.needs_input_grad[0]:
             return None, None, None, *to_weights

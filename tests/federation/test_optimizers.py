@@ -85,4 +85,3 @@ def test_the_fused_step_is_pytorchs_own_but_for_the_last_digits(kind: str, momen
 
     assert torch.equal(trained(0, True), trained(3, True))
     assert torch.allclose(trained(0, True), trained(0, False), rtol=1e-5, atol=1e-6)
-

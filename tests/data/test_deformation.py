@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polyclinic.data.deformation import Deformation, affine_matrices, coins, draw_deformation, uniform
+from polyclinic.data.deformation import Deformation, affine_matrices, coins, draw_deformation, reflected, uniform
 from polyclinic.recipe import AugmentationSettings
 
 
@@ -22,7 +22,7 @@ def moved_by(images: Tensor, **settings: float) -> Tensor:
 
 def warp(images: Tensor, theta: Tensor, mode: str = "linear") -> Tensor:
     grid = torch.nn.functional.affine_grid(theta, [len(images), 1, *images.shape[2:]], align_corners=False)
-    return Deformation(images.ndim - 2, (), torch.arange(len(images)), grid).apply(images, mode)
+    return Deformation(images.ndim - 2, (), torch.arange(len(images)), reflected(grid)).apply(images, mode)
 
 
 def turned(images: Tensor, degrees: float, plane: int = 0, mode: str = "linear") -> Tensor:
@@ -111,9 +111,35 @@ def test_affine_limits_bound_what_is_drawn() -> None:
     assert drawn.grid is not None
     centres = drawn.grid[:, 1, 2]
     assert 0.19 < centres.abs().max() <= 0.2
-    scales = 1 / ((drawn.grid[:, 1, 4, 0] - drawn.grid[:, 1, 0, 0]) / (4 * 2 / 5))
+    scales = 1 / ((drawn.grid[:, 1, 3, 0] - drawn.grid[:, 1, 1, 0]) / (2 * 2 / 5))
     assert 0.75 <= scales.min() < 0.77
     assert 1.23 < scales.max() <= 1.25
+
+
+@pytest.mark.parametrize("spatial", [(9, 6), (5, 7, 4)])
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_places_and_their_reflection_are_those_of_pytorch(spatial: tuple[int, ...], mode: str) -> None:
+    """Far enough outside that coordinates are mirrored more than once."""
+    images, dims = torch.rand(3, 2, *spatial), len(spatial)
+    settings = AugmentationSettings(affine=1, rotation=90, scaling=0.9, translation=2)
+    angles = uniform(-pi / 2, pi / 2, (3, dims * (dims - 1) // 2), numbers := after_coins(settings, images.shape))
+    scales, shifts = 1 + uniform(-0.9, 0.9, (3,), numbers), uniform(-2, 2, (3, dims), numbers)
+    theta = affine_matrices(angles, scales, shifts, spatial)
+    grid = torch.nn.functional.affine_grid(theta, [3, 1, *spatial], align_corners=False)
+    assert grid.abs().max() > 3
+    how = {"mode": "bilinear" if mode == "linear" else mode, "padding_mode": "reflection", "align_corners": False}
+    expected = torch.nn.functional.grid_sample(images, grid, **how)
+    moved = draw_deformation(settings, images.shape, seeded()).apply(images, mode)
+    near = torch.isclose(moved, expected, atol=1e-4)
+    assert near.all() if mode == "linear" else near.double().mean() > 0.99  # a place half-way between two voxels
+
+
+def after_coins(settings: AugmentationSettings, shape: torch.Size) -> torch.Generator:
+    """The first seed's numbers from where a deformation's matrices are drawn."""
+    generator = seeded()
+    for probability in (settings.affine, settings.elastic):
+        coins(probability, (shape[0],), generator)
+    return generator
 
 
 def test_only_what_falls_true_is_warped_and_the_rest_stays_bit_for_bit() -> None:

@@ -53,3 +53,27 @@ def test_state_of_a_parameter_whose_name_has_dots_and_slashes_keeps_its_owner() 
     fresh = build_optimizer(parameters, TrainingSettings(optimizer="adam"))
     restore_optimizer(fresh, parameters, tensors)
     assert optimizer_tensors(fresh, parameters).keys() == tensors.keys()
+
+
+@pytest.mark.parametrize(("kind", "momentum"), [("sgd", 0.9), ("adam", 0.0), ("adamw", 0.0)])
+def test_the_fused_step_is_pytorchs_own_but_for_the_last_digits(kind: str, momentum: float) -> None:
+    """And it does not depend on where in memory a tensor begins: states come from files at any address."""
+    wanted = TrainingSettings(optimizer=kind, momentum=momentum, lr=0.1, weight_decay=0.01)  # type: ignore[arg-type]
+    plain = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind]
+    own = {"momentum": momentum} if kind == "sgd" else {"betas": wanted.betas}
+
+    def trained(offset: int, fused: bool) -> Tensor:
+        weight = nn.Parameter(torch.zeros(40)[offset : offset + 37].copy_(torch.linspace(-2, 2, 37)))
+        optimizer = (
+            build_optimizer({"w": weight}, wanted)
+            if fused
+            else plain([weight], lr=0.1, weight_decay=0.01, foreach=False, **own)
+        )
+        for _ in range(4):
+            optimizer.zero_grad()
+            weight.sin().square().sum().backward()
+            optimizer.step()
+        return weight.detach()
+
+    assert torch.equal(trained(0, True), trained(3, True))
+    assert torch.allclose(trained(0, True), trained(0, False), rtol=1e-5, atol=1e-6)

@@ -18,6 +18,9 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     ("Adam", {"lr": 0.1, "betas": (0.5, 0.9), "weight_decay": 0.01}),
     ("AdamW", {"lr": 0.1, "weight_decay": 0.01}),
     ("AdamW", {"lr": 0.1, "foreach": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "fused": True}),
+    ("Adam", {"lr": 0.1, "fused": True}),
+    ("AdamW", {"lr": 0.1, "fused": True}),
 ]
 
 

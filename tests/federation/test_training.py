@@ -62,7 +62,7 @@ def test_a_round_is_the_plain_pytorch_loop(tmp_path: Path) -> None:
     workspace, data = build_workspace(recipe, tiny_task()), tiny_site("north", 5)
     network = workspace.network.train()
     load_weights(network, server.state.weights)
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=0.01)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=0.01, fused=True)
     for epoch in range(2):
         order = torch.randperm(5, generator=generator_for(0, "north", 1, "batches", epoch))
         for index, rows in enumerate(order.split(2)):

@@ -135,3 +135,16 @@ def test_the_norms_of_a_run_survive_a_restart_and_old_checkpoints_have_none(tmp_
     assert all(len(entries) == 1 for entries in again.state.norms.values())
     again.round()
     assert "training.max_update_ratio" in keeper.events[0]["refused"]["north"], "known at once: there is a history"
+
+
+@pytest.mark.parametrize("size", [3, 2**17 + 5])
+@pytest.mark.parametrize("by", [1e-3, 1e17])
+def test_norms_are_those_of_the_whole_change(size: int, by: float) -> None:
+    """Also of tensors that are looked at in pieces, and of changes whose squares do not fit into single precision."""
+    previous = {"w": torch.linspace(-1, 1, size), "b": torch.zeros(2)}
+    change = torch.linspace(0.5, 1.5, size) * by
+    weights = {"w": previous["w"] + change, "b": torch.ones(2)}
+    judge = UpdateBounds("off", 0, previous, frozenset(), {})
+    assert judge.accept(Update("a", 0, weights, 1, 1)) is None
+    differences = [(weights[name].double() - previous[name].double()).square().sum() for name in previous]
+    assert judge.history["a"][0][1] == pytest.approx(float(sum(differences)) ** 0.5, rel=1e-4)

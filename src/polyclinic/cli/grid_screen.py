@@ -7,6 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from polyclinic.core.wording import counted
 from polyclinic.report.live_screen import duration, plain
 from polyclinic.runs.grid_progress import GridObserver, GridProgress, RunProgress
 
@@ -87,7 +88,7 @@ def plan_text(progress: GridProgress) -> str:
     waiting, finished = len(progress.of("waiting")), len(progress.of("finished"))
     done = f", {finished} done before" if finished else ""
     ways = f"{progress.side_by_side} side by side" if progress.side_by_side > 1 else "one after another"
-    return f"{waiting} run{'s' if waiting > 1 else ''} to do{done}{f', {ways}' if waiting > 1 else ''}"
+    return f"{counted(waiting, 'run')} to do{done}{f', {ways}' if waiting > 1 else ''}"
 
 
 def run_text(run: RunProgress) -> str:

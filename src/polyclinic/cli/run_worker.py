@@ -21,6 +21,7 @@ from threading import Event, Thread
 from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.quick_imports import quick_imports
 
 _GRACE = 10.0  # seconds for an interrupted run to close its files and end what it started
 
@@ -48,8 +49,9 @@ def carry_out(request: dict[str, str]) -> tuple[str | None, bool]:
     """Do one run; a sentence if it failed, and whether this process is still as good as new."""
     _write_to(Path(request["log"]))
     try:
-        from polyclinic.api import run
-        from polyclinic.cli.progress import ScreenObserver
+        with quick_imports():
+            from polyclinic.api import run
+            from polyclinic.cli.progress import ScreenObserver
 
         with ScreenObserver(request["title"]) as screen:
             run(request["recipe"], out=request["out"], resume=True, observer=screen)

@@ -47,7 +47,7 @@ def test_compare_prints_the_table_it_writes(tiny_recipe_file: Path, tmp_path: Pa
     ("arguments", "words"),
     [
         (("--methods", "fedavg,fedbn,fedavg"), "--methods: 'fedavg' is there twice"),
-        (("--methods", "fedavg,fedbm"), "'fedbm' is not a method, did you mean 'fedbn'?"),
+        (("--methods", "fedavg,fedbnn"), "'fedbnn' is not a method, did you mean 'fedbn'?"),
         (("--methods", ","), "--methods: name at least one method"),
         (("--methods", "fedavg", "--metric", "dicee"), "--metric dicee: not measured; evaluation.metrics holds dice,"),
         (("--methods", "fedavg", "--seeds", "many"), "--seeds many: expected a number such as 3"),

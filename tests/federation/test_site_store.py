@@ -38,6 +38,32 @@ def test_a_repeated_round_starts_from_the_state_before_it(tmp_path: Path) -> Non
     assert [path.name for path in sorted(tmp_path.iterdir())] == [f"round-0000{n}.safetensors" for n in (3, 4, 6)]
 
 
+@pytest.mark.parametrize("trains_on", [True, False])
+def test_a_finished_run_keeps_one_state_and_the_optimiser_only_for_a_longer_run(
+    trains_on: bool, tmp_path: Path
+) -> None:
+    store = SiteStore(tmp_path, StateMemory())
+    for number in range(6):
+        store.save(state(number))
+    store.save_ledgers({"privacy": {"secret": torch.ones(1)}})
+    store.finish(5, trains_on)  # round 5 was taken back, and the run stopped before it
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ledger.safetensors", "round-00004.safetensors"]
+    kept = store.load(before=9)
+    assert (kept.round, kept.best_round) == (4, 0)
+    assert (kept.personal["a.b"].tolist(), kept.best["a.b"].tolist()) == ([4, 4], [3, 3])
+    assert (bool(kept.optimizer), bool(kept.components)) == (trains_on, trains_on)
+
+
+@pytest.mark.parametrize("trains_on", [True, False])
+def test_a_finished_run_keeps_no_file_without_anything_in_it(trains_on: bool, tmp_path: Path) -> None:
+    store = SiteStore(tmp_path)
+    store.save(SiteState(3, optimizer={} if trains_on else {"w/exp_avg": torch.ones(2)}))
+    store.finish(4, trains_on)
+    assert not list(tmp_path.iterdir())
+    store.finish(4, trains_on)
+    assert store.load(before=4) == SiteState()
+
+
 def test_best_kept_weights_are_noted_once_and_before_they_change() -> None:
     memory = SiteState(4, None, {"n": torch.tensor(4.0)})
     memory.note_best(4)

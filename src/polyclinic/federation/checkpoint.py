@@ -91,10 +91,16 @@ class Checkpoint:
         self.server_before.unlink(missing_ok=True)
         return self.load() or first
 
-    def drop_older(self) -> None:
-        """Remove what only a round that is still to come could need."""
+    def finish(self, trains_on: bool) -> None:
+        """Remove what only a round that is still to come could need; if none can, the components' memory too."""
         for path in (self.server_before, self.best_before, self._next):
             path.unlink(missing_ok=True)
+        if not trains_on and self.server.exists():
+            tensors, about = load_tensors(self.server)
+            groups = split_names(tensors, owned=_OWNED)
+            model = {name: groups[name] for name in ("weights", _UNSEEN) if name in groups}
+            if model.keys() != groups.keys():
+                save_tensors(self.server, join_names(model), about)
 
     def load(self) -> ServerState | None:
         """The newest state, or ``None`` when there is none yet."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 
@@ -124,6 +124,21 @@ class SiteStore:
         self.memory.put(self.folder, state)
         for number in self._rounds()[:-3]:
             self._path(number).unlink(missing_ok=True)
+
+    def finish(self, done: int, trains_on: bool) -> None:
+        """Keep the state of the last of ``done`` rounds alone; what only training needs goes if there is none to come.
+
+        Kept weights stay, as of the last round and of the best one: a prediction asks for either.
+        """
+        newest = self.load(before=done)
+        if not trains_on and (newest.optimizer or newest.components):
+            newest = replace(newest, optimizer={}, components={})
+            if newest.bytes:
+                self.save(newest)
+        self.memory.drop(self.folder)
+        for number in self._rounds():
+            if number != newest.round or not newest.bytes:
+                self._path(number).unlink(missing_ok=True)
 
     def ledgers(self) -> dict[str, Tensors]:
         """What components never take back, by component; one file for all rounds."""

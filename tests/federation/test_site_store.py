@@ -30,12 +30,20 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_a_repeated_round_starts_from_the_state_before_it(tmp_path: Path) -> None:
     store = SiteStore(tmp_path)
-    for number in (0, 3, 4, 6):
+    for number in (0, 2, 3, 4, 6):
         store.save(state(number))
     assert store.load(before=6).round == 4
     assert store.load(before=7).round == 6
     assert store.load(before=4).round == 3, "the server has taken round 4 back, and the site has trained since"
-    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"round-0000{n}.safetensors" for n in (3, 4, 6)]
+    assert store.load(before=3).round == 2, "or it was killed before the checkpoint of 4 rounds was on disk, too"
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"round-0000{n}.safetensors" for n in (2, 3, 4, 6)]
+
+
+def test_a_site_elsewhere_keeps_three_states(tmp_path: Path) -> None:
+    store = SiteStore(tmp_path, newest=3)
+    for number in range(5):
+        store.save(state(number))
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"round-0000{n}.safetensors" for n in (2, 3, 4)]
 
 
 @pytest.mark.parametrize("trains_on", [True, False])

@@ -77,15 +77,26 @@ class StateMemory:
 
 
 class SiteStore:
-    """Files ``round-00007.safetensors``: the newest, and the two before it.
+    """Files ``round-00007.safetensors``, a state each: the ``newest`` four, or as many as the server can go back to.
 
-    The one before is what a repeated round starts from when the run was killed after this site had finished its part,
-    so that a resumed run takes exactly the same steps. The server may also take the round before back, after this site
-    has trained on its model.
+    A round is repeated from the state before it, so that a resumed run takes exactly the same steps. How far back that
+    is, when this site has a state of round ``n`` and none of a later one:
+
+    * The site has finished its part of round ``n`` and the server is killed: the server goes on with round ``n``, from
+      its checkpoint of ``n`` rounds. The site needs a state before ``n``.
+    * Where the server writes a checkpoint while sites train in the next round (``Server.fit``), it may have been killed
+      before that of ``n`` rounds was on disk: it goes on with round ``n - 1``. Not earlier, because it takes no update
+      of round ``n``, so that none of round ``n + 1`` is trained, before it is. A state before ``n - 1``.
+    * In the round that it goes on with, the server may find that the round before spoilt the model and take that one
+      back, once, as its checkpoint has the state before it (``federation/recovery.py``). A state before ``n - 2``.
+
+    States of rounds ``n``, ``n - 1`` and ``n - 2`` may be there, so the one before them is the fourth at most; a site
+    that takes part in fewer rounds has older ones among its four. Without the second case, at a server that waits for
+    its checkpoint (``Server.round``), three are enough.
     """
 
-    def __init__(self, folder: Path, memory: StateMemory | None = None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, memory: StateMemory | None = None, newest: int = 4) -> None:
+        self.folder, self.newest = folder, newest
         self.memory = memory or StateMemory(0)
         self._ledger_file = folder / "ledger.safetensors"
 
@@ -122,7 +133,7 @@ class SiteStore:
         tensors = join_names({**groups, **with_owners("component", state.components)})
         save_tensors(self._path(state.round), tensors, {"round": state.round, "best_round": state.best_round})
         self.memory.put(self.folder, state)
-        for number in self._rounds()[:-3]:
+        for number in self._rounds()[: -self.newest]:
             self._path(number).unlink(missing_ok=True)
 
     def finish(self, done: int, trains_on: bool) -> None:

@@ -39,6 +39,18 @@ def test_a_repeated_round_starts_from_the_state_before_it(tmp_path: Path) -> Non
     assert [path.name for path in sorted(tmp_path.iterdir())] == [f"round-0000{n}.safetensors" for n in (2, 3, 4, 6)]
 
 
+def test_a_site_without_anything_to_remember_has_a_folder_and_no_file(tmp_path: Path) -> None:
+    store = SiteStore(tmp_path / "site")
+    store.save(SiteState(0, 0))
+    assert tmp_path.joinpath("site").is_dir()
+    assert not list(tmp_path.joinpath("site").iterdir())
+    assert SiteStore(tmp_path / "site").load(before=1) == SiteState()
+    store.save(state(1))
+    store.save(SiteState(2, 0))  # once there was something, a file says that it is over
+    assert SiteStore(tmp_path / "site").load(before=2).personal
+    assert SiteStore(tmp_path / "site").load(before=3) == SiteState(2, 0)
+
+
 def test_a_site_elsewhere_keeps_three_states(tmp_path: Path) -> None:
     store = SiteStore(tmp_path, newest=3)
     for number in range(5):

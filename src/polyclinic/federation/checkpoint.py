@@ -139,11 +139,12 @@ def _keep(newest: Path, before: Path) -> None:
     """Let ``before`` be what ``newest`` is now, without a copy where the file system can."""
     if not newest.exists():
         return
-    with atomic_write(before) as temporary:
-        temporary.unlink(missing_ok=True)  # of a killed process that had this number
-        try:
+    try:
+        with atomic_write(before, sync=False) as temporary:
+            temporary.unlink(missing_ok=True)  # of a killed process that had this number
             os.link(newest, temporary)
-        except OSError:
+    except PolyclinicError:  # the file system has no links, or is full, which the copy then says
+        with atomic_write(before) as temporary:
             shutil.copyfile(newest, temporary)
 
 

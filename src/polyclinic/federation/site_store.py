@@ -9,7 +9,7 @@ from threading import Lock
 
 from safetensors.torch import save as to_bytes
 
-from polyclinic.core.files import write_private
+from polyclinic.core.files import make_folder, write_private
 from polyclinic.core.tensor_files import load_tensors, save_tensors
 from polyclinic.core.wording import MB
 from polyclinic.exchange.messages import Tensors, tensor_bytes
@@ -51,29 +51,36 @@ class StateMemory:
 
     def __init__(self, limit_mb: float = 128) -> None:
         self.limit = limit_mb * MB
-        self._states: dict[Path, SiteState] = {}
+        self._states: dict[Path, tuple[SiteState, int]] = {}
+        self._total = 0
         self._lock = Lock()
 
     def put(self, folder: Path, state: SiteState) -> None:
         """Keep a state, if it fits at all."""
+        size = state.bytes
         with self._lock:
-            self._states.pop(folder, None)
-            if state.bytes > self.limit:
+            self._remove(folder)
+            if size > self.limit:
                 return
-            while self._states and sum(other.bytes for other in self._states.values()) + state.bytes > self.limit:
-                del self._states[next(iter(self._states))]
-            self._states[folder] = state
+            while self._total + size > self.limit:
+                self._remove(next(iter(self._states)))
+            self._states[folder] = state, size
+            self._total += size
 
     def get(self, folder: Path, before: int) -> SiteState | None:
         """The state in memory, if a round ``before`` may start from it; only for reading."""
         with self._lock:
-            state = self._states.get(folder)
+            state, _ = self._states.get(folder, (None, 0))
         return state if state is not None and state.round < before else None
 
     def drop(self, folder: Path) -> None:
         """Forget a state."""
         with self._lock:
-            self._states.pop(folder, None)
+            self._remove(folder)
+
+    def _remove(self, folder: Path) -> None:
+        _, size = self._states.pop(folder, (None, 0))
+        self._total -= size
 
 
 class SiteStore:
@@ -128,10 +135,16 @@ class SiteStore:
         return state
 
     def save(self, state: SiteState) -> None:
-        """Write the state of a round and drop those that no restart can need."""
+        """Write the state of a round and drop those that no restart can need.
+
+        A site that has never had anything to remember has no file: its next round starts from nothing, too.
+        """
         groups = {"personal": state.personal, "best": state.best, "optimizer": state.optimizer}
         tensors = join_names({**groups, **with_owners("component", state.components)})
-        save_tensors(self._path(state.round), tensors, {"round": state.round, "best_round": state.best_round})
+        if tensors or self._rounds():
+            save_tensors(self._path(state.round), tensors, {"round": state.round, "best_round": state.best_round})
+        else:
+            make_folder(self.folder)  # it says that the site has taken part
         self.memory.put(self.folder, state)
         for number in self._rounds()[: -self.newest]:
             self._path(number).unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from polyclinic.federation.site import Site
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import find_method, methods
+from polyclinic.recipe import Recipe
 from support import (
     SIZES,
     Interrupted,
@@ -135,15 +136,26 @@ def test_training_moves_every_site_and_the_seed_matters(method: str, references:
     assert any(not torch.equal(same_seed[n], moved[n]) for n in same_seed if same_seed[n].is_floating_point())
 
 
+def meant_to_be_longer(method: str) -> Recipe:
+    """The recipe with more rounds, if no component says that their number changes what it does."""
+    recipe = tiny_recipe(method)
+    components = build_workspace(recipe, tiny_task()).components
+    return recipe if any(c.depends_on_rounds for c in components) else tiny_recipe(method, training={"rounds": 50})
+
+
 @EVERY_2D_AND_KINDS_3D
 def test_killed_twice_and_resumed_equals_uninterrupted(
     method: str, dims: int, references: References, tmp_path: Path
 ) -> None:
-    """In the middle of the second round, then at its end before the checkpoint is written."""
+    """In the middle of the second round, then at its end before the checkpoint is written.
+
+    A method that does not say that it depends on the number of rounds may have been meant to be a longer run.
+    """
+    started = meant_to_be_longer(method)
     for moment in ("site", "round"):
         killer = Killer(lambda what, number, _site, moment=moment: number == 1 and what == moment)
         with pytest.raises(Interrupted):
-            tiny_server(tmp_path / "run", tiny_recipe(method), dims, observer=killer).fit()
+            tiny_server(tmp_path / "run", started, dims, observer=killer).fit()
     resumed = tiny_server(tmp_path / "run", tiny_recipe(method), dims)
     assert resumed.state.round == 1
     resumed.fit()
@@ -273,7 +285,7 @@ def test_few_labels_kill_and_resume_equals_uninterrupted(method: str, tmp_path: 
         return (what, number, site) == ("site", 1, "south")
 
     with pytest.raises(Interrupted):
-        mixed_server(tmp_path / "run", tiny_recipe(method), observer=Killer(when)).fit()
+        mixed_server(tmp_path / "run", meant_to_be_longer(method), observer=Killer(when)).fit()
     resumed = mixed_server(tmp_path / "run", tiny_recipe(method))
     assert resumed.state.round == 1
     resumed.fit()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+
 import pytest
 import torch
 from pydantic import ValidationError
 
 from polyclinic.components.base import Component, ComponentSettings, Context
+from polyclinic.components.registry import components, find_component
 from polyclinic.exchange.messages import Update
 from support import tiny_task
 
@@ -57,3 +61,39 @@ def test_state_is_an_instances_own() -> None:
     first, second = built(), built()
     first.state["a"] = first.ledger["a"] = torch.ones(())
     assert second.state == second.ledger == {}
+
+
+# Neither changes what a round does: a warning before the run, and how many bytes a counter has.
+KNOW_THE_ROUNDS = {"model_contrast", "consistent_updates"}
+
+
+def test_a_component_that_looks_at_the_number_of_rounds_says_so() -> None:
+    """Else a run that is lengthened would silently end unlike one that was as long from the start."""
+    looking = set()
+    for name, kind in components().items():
+        tree = ast.parse(inspect.getsource(inspect.getmodule(kind)))  # type: ignore[arg-type]
+        if any(isinstance(node, ast.Attribute) and node.attr in ("progress", "rounds") for node in ast.walk(tree)):
+            looking.add(name)
+    saying = {name for name, kind in components().items() if kind.depends_on_rounds is not Component.depends_on_rounds}
+    assert looking - KNOW_THE_ROUNDS == saying >= {"gaa", "dual_teacher"}
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen", "depends"),
+    [
+        ("gaa", {}, True),
+        ("mean_teacher", {}, True),
+        ("mean_teacher", {"ramp": 0}, False),
+        ("dual_teacher", {"delta_start": 0.2, "delta_end": 0.2}, False),
+        ("class_distillation", {"alpha_start": 1.0}, False),
+        ("class_distillation", {}, True),
+        ("privacy", {"noise": 1.0}, False),
+        ("privacy", {"target_epsilon": 3.0}, True),
+        ("weighted_mean", {}, False),
+    ],
+)
+def test_whether_a_component_depends_on_the_number_of_rounds_is_a_matter_of_its_settings(
+    name: str, chosen: dict[str, float], depends: bool
+) -> None:
+    kind = find_component(name)
+    assert kind(kind.Settings(**chosen), Context(tiny_task())).depends_on_rounds is depends

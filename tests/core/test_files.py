@@ -19,6 +19,7 @@ from polyclinic.core.files import (
     append_text,
     atomic_write,
     cache_folder,
+    make_folder,
     read_bytes,
     read_json,
     require_space,
@@ -54,6 +55,26 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_litter(code: int, advice:
         write_half()
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["kept.txt"]
+
+
+def test_a_file_is_on_the_disk_unless_it_is_there_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    for sync in (True, False):
+        with atomic_write(tmp_path / "a", sync=sync) as temporary:
+            temporary.write_text(str(sync))
+    assert len(synced) == 1
+    assert (tmp_path / "a").read_text() == "False"
+
+
+def test_a_folder_that_cannot_be_made_gets_a_sentence(tmp_path: Path) -> None:
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        PolyclinicError, match=r"file/b: cannot be written \(Not a directory\); choose another folder\."
+    ):
+        make_folder(tmp_path / "file" / "b")
 
 
 def test_any_other_error_passes_and_leaves_the_old_file(tmp_path: Path) -> None:

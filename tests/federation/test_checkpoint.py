@@ -108,8 +108,26 @@ def test_a_finished_part_keeps_no_older_state(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     for rounds in (1, 2):
         checkpoint.save(state_after(rounds, rounds - 1), True, {})
-    checkpoint.drop_older()
+    checkpoint.finish(trains_on=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best.safetensors", "server.safetensors"]
+
+
+@pytest.mark.parametrize("trains_on", [True, False])
+def test_a_finished_part_keeps_the_memory_of_components_only_for_a_longer_run(trains_on: bool, tmp_path: Path) -> None:
+    checkpoint, value = Checkpoint(tmp_path), torch.ones(2)
+    before = ServerState(2, {"w": value}, {"cse": {"pool": value}}, {"gaa": {"a": value}}, 1, 0.5, {"north": 0.5})
+    checkpoint.save(before, True, {"n": value})
+    checkpoint.finish(trains_on)
+    after = checkpoint.load()
+    assert after is not None
+    assert (after.shared.keys(), after.components.keys()) == (({"cse"}, {"gaa"}) if trains_on else (set(), set()))
+    assert (after.round, after.best_round, after.best_scores) == (2, 1, {"north": 0.5})
+    for which in ("best", "last"):
+        weights, unseen, number = checkpoint.load_model(which)
+        assert (weights.keys(), unseen.keys(), number) == ({"w"}, {"n"}, 1)
+    written = checkpoint.server.stat().st_mtime_ns
+    checkpoint.finish(trains_on)
+    assert checkpoint.server.stat().st_mtime_ns == written, "nothing left to do"
 
 
 def test_where_files_cannot_have_two_names_they_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,9 @@ from typing import ClassVar
 import pytest
 import torch
 
+from kill_moments import copied_at_every_moment, written_by
 from polyclinic.components.aggregation.weighted_mean import WeightedMean
+from polyclinic.core.tensor_files import load_about
 from polyclinic.engines.inprocess import InProcess
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Broadcast, Failure, Update
@@ -94,6 +96,52 @@ def test_a_poisoned_model_is_taken_back_and_the_run_ends_as_if_the_site_had_been
     assert (number, "west", why) in keeper.refusals
     assert [event for event in keeper.events if event["round"] == number][-1]["refused"] == {"west": why}
     assert keeper.events[-1]["refused"] == {}, "it may come back"
+
+
+def test_a_run_killed_between_any_two_writes_around_a_taken_back_round_goes_on_to_the_same_result(
+    tmp_path: Path,
+) -> None:
+    with written_by("slow checkpoints"), copied_at_every_moment(tmp_path / "run", tmp_path) as moments:
+        reference = server_of(Poisoned, tmp_path / "run", 1, total=3)
+        reference.fit()
+    assert [number for number, _, _ in reference.state.returns] == [1]
+    for moment in moments[::2]:
+        resumed = server_of(Poisoned, moment, 1, total=3)
+        resumed.fit()
+        assert_same(final_tensors(resumed), final_tensors(reference))
+
+
+class FoundLater(Poisoned):
+    """The same poison, and nobody diverges on it."""
+
+    def train(self, broadcast: Broadcast, sites: Sequence[str]) -> Iterator[Update | Failure]:
+        for answer in InProcess.train(self, broadcast, sites):
+            assert isinstance(answer, Update)
+            if answer.site == "west" and broadcast.round in self.rounds:
+                answer.weights["classifier.bias"][0] = POISON
+            yield answer
+
+
+def test_a_round_can_be_taken_back_where_sites_are_two_rounds_ahead_of_what_is_repeated(tmp_path: Path) -> None:
+    """Round 1 is poisoned, and sites train on it without a word, in round 2 and in round 3 too, whose checkpoint is not
+
+    on disk yet when the run is killed. The resumed run finds the poison in round 2: sites go back to before round 1.
+    """
+    with written_by("slow checkpoints"), copied_at_every_moment(tmp_path / "run", tmp_path) as moments:
+        server_of(FoundLater, tmp_path / "run", 1).fit()
+    killed = [
+        moment
+        for moment in moments
+        if (moment / "sites/north/round-00003.safetensors").exists()
+        and load_about(moment / "server/server.safetensors")["round"] == 2
+    ]
+    assert killed
+    honest = server_of(Absent, tmp_path / "honest", 1)
+    honest.fit()
+    poisoned = server_of(Poisoned, killed[0], 1)
+    poisoned.fit()
+    assert [number for number, _, _ in poisoned.state.returns] == [1]
+    assert_same(final_tensors(poisoned), final_tensors(honest))
 
 
 def test_a_site_that_poisons_every_round_is_left_out_for_good(tmp_path: Path) -> None:

@@ -1,14 +1,24 @@
 from __future__ import annotations
 
+import errno
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
+from kill_moments import WRITERS, copied_at_every_moment, written_by
+from polyclinic.components.aggregation.weighted_mean import WeightedMean
+from polyclinic.components.rounds import ServerRound
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.engines.inprocess import InProcess
 from polyclinic.exchange.messages import Broadcast, Evaluation, Failure, Update
+from polyclinic.federation.checkpoint import Checkpoint, ServerState
+from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
 from polyclinic.federation.workspace import build_workspace
 from support import Keeper, assert_same, fail, final_tensors, spoiling, tiny_recipe, tiny_server, tiny_task
@@ -270,3 +280,123 @@ def test_every_training_of_a_workspace_starts_from_the_same_weights(tmp_path: Pa
     assert_same(second.state.weights, start)
     second.fit()
     assert_same(final_tensors(first), final_tensors(second))
+
+
+# Kept weights, a component's memory at the sites and at the server, and a best model that is not always the last.
+REMEMBERING = "fedbn+model_contrast+consistent_updates"
+
+
+def newest_state(site: Path) -> int:
+    return max((int(file.stem.partition("-")[2]) for file in site.glob("round-*")), default=-1)
+
+
+@pytest.mark.parametrize("writers", WRITERS)
+def test_a_run_that_is_killed_between_any_two_writes_goes_on_to_the_same_result(writers: str, tmp_path: Path) -> None:
+    recipe = tiny_recipe(REMEMBERING, training={"local_epochs": 1, "rounds": 5})
+    workspace = build_workspace(recipe, tiny_task())
+
+    def server_in(folder: Path) -> Server:
+        return tiny_server(folder, recipe, sizes={"north": 2, "south": 1}, workspace=workspace)
+
+    with (
+        written_by(writers),
+        copied_at_every_moment(tmp_path / "run", tmp_path) as moments,
+    ):
+        reference = server_in(tmp_path / "run")
+        reference.fit()
+    ahead = set()
+    assert len(moments) > 25
+    for moment in moments if writers == "slow checkpoints" else moments[::3]:
+        resumed = server_in(moment)
+        ahead |= {newest_state(site) - resumed.state.round for site in (moment / "sites").iterdir()}
+        resumed.fit()
+        assert_same(final_tensors(resumed), final_tensors(reference))
+        for which in ("best", "last"):
+            (weights, _, number), (wanted, _, wanted_number) = (
+                server.checkpoint.load_model(which) for server in (resumed, reference)
+            )
+            assert number == wanted_number
+            assert_same(weights, wanted)
+    # A site is ahead by the round that the server works on, and by one more where the disk is slower than a site.
+    assert max(ahead) == (1 if writers == "slow checkpoints" else 0)
+
+
+class Started(Observer):
+    def __init__(self) -> None:
+        self.rounds = {number: Event() for number in range(9)}
+
+    def on_status(self, round_number: int, site: str, status: str) -> None:
+        if status == "training":
+            self.rounds[round_number].set()
+
+
+def test_a_checkpoint_is_written_while_sites_train_in_the_next_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, save = Started(), Checkpoint.save
+
+    def slow(self: Checkpoint, state: ServerState, *rest: Any) -> None:
+        assert state.round == 3 or started.rounds[state.round].wait(60)
+        save(self, state, *rest)
+
+    monkeypatch.setattr(Checkpoint, "save", slow)
+    server = tiny_server(tmp_path, tiny_recipe(training={"local_epochs": 1}))
+    server.engine.observer = started  # type: ignore[attr-defined]
+    server.fit()
+    written = server.checkpoint.load()
+    assert written is not None
+    assert written.round == 3, "the last one is on disk before anything is tested"
+
+
+def test_the_checkpoint_before_is_on_disk_when_components_get_an_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may change in place what it holds; and no site can then be two rounds ahead of it."""
+    found, real = [], WeightedMean.aggregate
+
+    def aggregate(self: WeightedMean, server: ServerRound, updates: Iterator[Update]) -> Any:
+        first = next(updates)
+        state = Checkpoint(tmp_path / "server").load()
+        found.append((server.round, 0 if state is None else state.round))
+        return real(self, server, itertools.chain([first], updates))
+
+    monkeypatch.setattr(WeightedMean, "aggregate", aggregate)
+    with written_by("slow checkpoints"):
+        tiny_server(tmp_path, tiny_recipe(training={"local_epochs": 1})).fit()
+    assert found == [(0, 0), (1, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_disk_that_is_full_at_a_checkpoint_ends_the_run_with_its_sentence_and_it_can_be_resumed(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe("fedbn", training={"local_epochs": 1})
+    reference = tiny_server(tmp_path / "reference", recipe)
+    reference.fit()
+    real = safetensors.torch.save_file
+
+    def full(tensors: Any, path: Path, metadata: dict[str, str]) -> None:
+        if ".server-next" in path.name and f'"round": {number},' in metadata["about"]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(tensors, path, metadata)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("safetensors.torch.save_file", full)
+        sentence = r"server-next\.safetensors: cannot be written \(No space left on device\); free some space\."
+        with pytest.raises(PolyclinicError, match=sentence):
+            tiny_server(tmp_path / "run", recipe).fit()
+    resumed = tiny_server(tmp_path / "run", recipe)
+    assert resumed.state.round == number - 1
+    resumed.fit()
+    assert_same(final_tensors(resumed), final_tensors(reference))
+
+
+def test_one_round_alone_ends_with_its_checkpoint_on_disk(tmp_path: Path) -> None:
+    """What the server of a real federation does, whose sites keep fewer states."""
+    with written_by("slow disks"):
+        server = tiny_server(tmp_path, tiny_recipe(training={"local_epochs": 1}))
+        for number in (1, 2):
+            server.round()
+            state = Checkpoint(tmp_path / "server").load()
+            assert state is not None
+            assert state.round == number

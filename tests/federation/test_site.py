@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -40,6 +41,18 @@ def test_the_state_is_written_when_it_is_submitted(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["round-00000.safetensors"]
 
 
+@pytest.mark.parametrize(
+    "sections",
+    [{"training": {"optimizer": "sgd", "momentum": 0.0}}, {"policies": {"optimizer_state": "reset"}}],
+)
+def test_a_site_that_has_nothing_to_remember_writes_nothing(sections: dict[str, Any], tmp_path: Path) -> None:
+    sections["training"] = {**FAST, **sections.get("training", {})}
+    workspace = build_workspace(tiny_recipe(**sections), tiny_task())
+    site = Site(tiny_site("north", 2), SiteStore(tmp_path))
+    site.train(workspace, Broadcast(0, dict(workspace.initial_exchanged)))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_site_scores_the_model_that_it_would_use(tmp_path: Path) -> None:
     workspace = build_workspace(tiny_recipe("fedbn", training=FAST), tiny_task())
     site = Site(tiny_site("north", 3), SiteStore(tmp_path))
@@ -55,6 +68,9 @@ def test_plain_tensors_are_detached_copies() -> None:
     weight = torch.ones(2, 2, requires_grad=True)
     copy = plain({"w": weight.t()})["w"]
     assert (copy.requires_grad, copy.is_contiguous()) == (False, True)
+    assert copy.untyped_storage().nbytes() == 16
+    row = plain({"row": weight[0]})["row"]
+    assert row.untyped_storage().nbytes() == 8, "the storage of the whole is not dragged along"
     with torch.no_grad():
         weight += 1
     assert copy.tolist() == [[1, 1], [1, 1]]

@@ -30,12 +30,58 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_a_repeated_round_starts_from_the_state_before_it(tmp_path: Path) -> None:
     store = SiteStore(tmp_path)
-    for number in (0, 3, 4, 6):
+    for number in (0, 2, 3, 4, 6):
         store.save(state(number))
     assert store.load(before=6).round == 4
     assert store.load(before=7).round == 6
     assert store.load(before=4).round == 3, "the server has taken round 4 back, and the site has trained since"
-    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"round-0000{n}.safetensors" for n in (3, 4, 6)]
+    assert store.load(before=3).round == 2, "or it was killed before the checkpoint of 4 rounds was on disk, too"
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"round-0000{n}.safetensors" for n in (2, 3, 4, 6)]
+
+
+def test_a_site_without_anything_to_remember_has_a_folder_and_no_file(tmp_path: Path) -> None:
+    store = SiteStore(tmp_path / "site")
+    store.save(SiteState(0, 0))
+    assert tmp_path.joinpath("site").is_dir()
+    assert not list(tmp_path.joinpath("site").iterdir())
+    assert SiteStore(tmp_path / "site").load(before=1) == SiteState()
+    store.save(state(1))
+    store.save(SiteState(2, 0))  # once there was something, a file says that it is over
+    assert SiteStore(tmp_path / "site").load(before=2).personal
+    assert SiteStore(tmp_path / "site").load(before=3) == SiteState(2, 0)
+
+
+def test_a_site_elsewhere_keeps_three_states(tmp_path: Path) -> None:
+    store = SiteStore(tmp_path, newest=3)
+    for number in range(5):
+        store.save(state(number))
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"round-0000{n}.safetensors" for n in (2, 3, 4)]
+
+
+@pytest.mark.parametrize("trains_on", [True, False])
+def test_a_finished_run_keeps_one_state_and_the_optimiser_only_for_a_longer_run(
+    trains_on: bool, tmp_path: Path
+) -> None:
+    store = SiteStore(tmp_path, StateMemory())
+    for number in range(6):
+        store.save(state(number))
+    store.save_ledgers({"privacy": {"secret": torch.ones(1)}})
+    store.finish(5, trains_on)  # round 5 was taken back, and the run stopped before it
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ledger.safetensors", "round-00004.safetensors"]
+    kept = store.load(before=9)
+    assert (kept.round, kept.best_round) == (4, 0)
+    assert (kept.personal["a.b"].tolist(), kept.best["a.b"].tolist()) == ([4, 4], [3, 3])
+    assert (bool(kept.optimizer), bool(kept.components)) == (trains_on, trains_on)
+
+
+@pytest.mark.parametrize("trains_on", [True, False])
+def test_a_finished_run_keeps_no_file_without_anything_in_it(trains_on: bool, tmp_path: Path) -> None:
+    store = SiteStore(tmp_path)
+    store.save(SiteState(3, optimizer={} if trains_on else {"w/exp_avg": torch.ones(2)}))
+    store.finish(4, trains_on)
+    assert not list(tmp_path.iterdir())
+    store.finish(4, trains_on)
+    assert store.load(before=4) == SiteState()
 
 
 def test_best_kept_weights_are_noted_once_and_before_they_change() -> None:

@@ -124,6 +124,7 @@ def dice_of_masks(masks: Path, labels: Path) -> dict[str, float]:
     [
         ("fedavg", (), None),
         ("fedavg", (), "south"),
+        ("fedavg", ("training.optimizer=sgd",), "south"),
         ("fedbn", (), "south"),
         ("local", (), "south"),
         ("central", (), None),

@@ -103,6 +103,14 @@ class Component:
         """Whether unlabelled images are drawn for it: it wants them, and its strength is not zero."""
         return self.wants_unlabelled and (self.strength is None or bool(getattr(self.settings, self.strength)))
 
+    @property
+    def depends_on_rounds(self) -> bool:
+        """Whether ``training.rounds`` or ``step.progress`` changes what it does, so that a longer run is another run.
+
+        ``polyclinic run --resume`` then refuses another number of rounds.
+        """
+        return False
+
     # ---- build time, both halves ---------------------------------------------------------------------------------
 
     def install(self, network: SegmentationNetwork) -> None:

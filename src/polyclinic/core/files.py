@@ -17,21 +17,37 @@ _LEAST_SPACE = 10**5  # bytes; with less nothing can be written
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside ``path``; move it over ``path`` when the block ends well."""
+def atomic_write(path: Path, sync: bool = True) -> Iterator[Path]:
+    """Give a temporary path beside ``path``; move it over ``path`` when the block ends well.
+
+    The content is then on the disk, unless ``sync`` says that the file was there already or can be made again.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
+        if sync:
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        advice = "free some space" if error.errno in (None, errno.ENOSPC, errno.EDQUOT) else "choose another folder"
-        raise PolyclinicError(f"{path}: cannot be written ({error.strerror or error}); {advice}.") from error
+        raise _cannot_be_written(path, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> None:
+    """Have a folder there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_be_written(path, error) from error
+
+
+def _cannot_be_written(path: Path, error: OSError) -> PolyclinicError:
+    advice = "free some space" if error.errno in (None, errno.ENOSPC, errno.EDQUOT) else "choose another folder"
+    return PolyclinicError(f"{path}: cannot be written ({error.strerror or error}); {advice}.")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -91,10 +91,16 @@ class Checkpoint:
         self.server_before.unlink(missing_ok=True)
         return self.load() or first
 
-    def drop_older(self) -> None:
-        """Remove what only a round that is still to come could need."""
+    def finish(self, trains_on: bool) -> None:
+        """Remove what only a round that is still to come could need; if none can, the components' memory too."""
         for path in (self.server_before, self.best_before, self._next):
             path.unlink(missing_ok=True)
+        if not trains_on and self.server.exists():
+            tensors, about = load_tensors(self.server)
+            groups = split_names(tensors, owned=_OWNED)
+            model = {name: groups[name] for name in ("weights", _UNSEEN) if name in groups}
+            if model.keys() != groups.keys():
+                save_tensors(self.server, join_names(model), about)
 
     def load(self) -> ServerState | None:
         """The newest state, or ``None`` when there is none yet."""
@@ -133,11 +139,12 @@ def _keep(newest: Path, before: Path) -> None:
     """Let ``before`` be what ``newest`` is now, without a copy where the file system can."""
     if not newest.exists():
         return
-    with atomic_write(before) as temporary:
-        temporary.unlink(missing_ok=True)  # of a killed process that had this number
-        try:
+    try:
+        with atomic_write(before, sync=False) as temporary:
+            temporary.unlink(missing_ok=True)  # of a killed process that had this number
             os.link(newest, temporary)
-        except OSError:
+    except PolyclinicError:  # the file system has no links, or is full, which the copy then says
+        with atomic_write(before) as temporary:
             shutil.copyfile(newest, temporary)
 
 

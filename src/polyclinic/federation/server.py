@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil, isnan
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 
 from polyclinic.components.base import Component
 from polyclinic.components.rounds import ServerRound
+from polyclinic.core.background_writer import BackgroundWriter
 from polyclinic.core.seeds import generator_for
 from polyclinic.core.wording import printable_line
 from polyclinic.exchange.checks import shared_amount, update_problem
@@ -73,7 +75,7 @@ class Server:
         self.settings = workspace.recipe.training
         self.sites = tuple(sorted(sites))
         self.declared = workspace.declared()
-        self.checkpoint = Checkpoint(folder)
+        self.checkpoint, self._writer = Checkpoint(folder), BackgroundWriter()
         self._start_from(self.checkpoint.load() or self._first_state())
 
     def _first_state(self) -> ServerState:
@@ -87,9 +89,10 @@ class Server:
         self.screening = [c for c in self.components if type(c).screen is not Component.screen]
 
     def fit(self) -> None:
-        """All rounds that are still to do."""
-        while not self.done:
-            self.round()
+        """All rounds that are still to do; the checkpoint of one is written while sites train in the next."""
+        with self._written():
+            while not self.done:
+                self._repeat_until_good()
 
     @property
     def done(self) -> bool:
@@ -102,15 +105,24 @@ class Server:
         return count_of(self.settings.quorum, len(self.choose(self.state.round)))
 
     def round(self) -> None:
-        """One round; one that a site spoilt is taken back and repeated without the site."""
-        try:
+        """One round; its checkpoint is on disk at the end, so that no site is ever ahead of it by more than a round."""
+        with self._written():
             self._repeat_until_good()
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """A block after which nothing waits to be written, however it ends."""
+        try:
+            yield
+            self._writer.close()
         except BaseException:
-            with suppress(Exception):  # what ended the round is what the caller must hear of
-                self.engine.settle()
+            for write in (self.engine.settle, self._writer.close):
+                with suppress(Exception):  # what ended the block is what the caller must hear of
+                    write()
             raise
 
     def _repeat_until_good(self) -> None:
+        """One round; one that a site spoilt is taken back and repeated without the site."""
         while True:
             try:
                 return self._attempt()
@@ -146,10 +158,11 @@ class Server:
         seconds = {"training": trained - started, "validation": time.perf_counter() - trained, "sites": record.seconds}
         self.engine.settle()
         self.observer.on_round(self._event(number, chosen, broadcast, record, scores, seconds))
-        self.checkpoint.save(self.state, new_best, self.unseen_weights(server))
+        self._writer.submit(partial(self.checkpoint.save, replace(self.state), new_best, self.unseen_weights(server)))
 
     def _take_back(self, spoilt: SpoiltRoundError) -> None:
         """Go on from before a round, without the site that spoilt it; a run does this a few times at most."""
+        self._writer.wait()
         newest = self.checkpoint.load()
         returns = [*self.state.returns, (spoilt.number, spoilt.site, spoilt.reason)]
         if len(returns) > MOST_RETURNS:
@@ -191,8 +204,12 @@ class Server:
     def _accepted(
         self, broadcast: Broadcast, asked: list[str], record: _RoundRecord, bounds: UpdateBounds
     ) -> Iterator[Update]:
-        """Updates that passed the checks, one at a time and in the order of the sites."""
+        """Updates that passed the checks, one at a time and in the order of the sites.
+
+        The checkpoint of the round before is on disk by then: components may change what it holds in place.
+        """
         for answer in self.engine.train(broadcast, asked):
+            self._writer.wait()
             if isinstance(answer, Failure):
                 refused = answer.reason.startswith("refused:")
                 reason = answer.reason if refused else f"failed: {answer.reason}"

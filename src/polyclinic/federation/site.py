@@ -19,7 +19,7 @@ from polyclinic.federation.optimizers import build_optimizer, optimizer_tensors,
 from polyclinic.federation.scoring import score_cases, score_quickly
 from polyclinic.federation.site_store import SiteState, SiteStore
 from polyclinic.federation.training import LocalTraining
-from polyclinic.federation.workspace import Workspace
+from polyclinic.federation.workspace import Workspace, independent
 
 SubmitWrite = Callable[[Callable[[], None]], None]
 """Takes a function that writes to disk, and calls it now or in the background."""
@@ -133,8 +133,11 @@ class Site:
 
 
 def plain(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Tensors as they leave or are stored: detached, on the CPU, and independent of the network's storage."""
-    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    """Tensors as they leave or are stored: detached, on the CPU, and independent of the network's storage.
+
+    A component may hand out the network's own tensors, what the server sent, or one tensor for both; so all are copied.
+    """
+    return {name: independent(tensor) for name, tensor in tensors.items()}
 
 
 def require_labels(data: SiteData) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 
 from safetensors.torch import save as to_bytes
 
-from polyclinic.core.files import write_private
+from polyclinic.core.files import make_folder, write_private
 from polyclinic.core.tensor_files import load_tensors, save_tensors
 from polyclinic.core.wording import MB
 from polyclinic.exchange.messages import Tensors, tensor_bytes
@@ -51,41 +51,59 @@ class StateMemory:
 
     def __init__(self, limit_mb: float = 128) -> None:
         self.limit = limit_mb * MB
-        self._states: dict[Path, SiteState] = {}
+        self._states: dict[Path, tuple[SiteState, int]] = {}
+        self._total = 0
         self._lock = Lock()
 
     def put(self, folder: Path, state: SiteState) -> None:
         """Keep a state, if it fits at all."""
+        size = state.bytes
         with self._lock:
-            self._states.pop(folder, None)
-            if state.bytes > self.limit:
+            self._remove(folder)
+            if size > self.limit:
                 return
-            while self._states and sum(other.bytes for other in self._states.values()) + state.bytes > self.limit:
-                del self._states[next(iter(self._states))]
-            self._states[folder] = state
+            while self._total + size > self.limit:
+                self._remove(next(iter(self._states)))
+            self._states[folder] = state, size
+            self._total += size
 
     def get(self, folder: Path, before: int) -> SiteState | None:
         """The state in memory, if a round ``before`` may start from it; only for reading."""
         with self._lock:
-            state = self._states.get(folder)
+            state, _ = self._states.get(folder, (None, 0))
         return state if state is not None and state.round < before else None
 
     def drop(self, folder: Path) -> None:
         """Forget a state."""
         with self._lock:
-            self._states.pop(folder, None)
+            self._remove(folder)
+
+    def _remove(self, folder: Path) -> None:
+        _, size = self._states.pop(folder, (None, 0))
+        self._total -= size
 
 
 class SiteStore:
-    """Files ``round-00007.safetensors``: the newest, and the two before it.
+    """Files ``round-00007.safetensors``, a state each: the ``newest`` four, or as many as the server can go back to.
 
-    The one before is what a repeated round starts from when the run was killed after this site had finished its part,
-    so that a resumed run takes exactly the same steps. The server may also take the round before back, after this site
-    has trained on its model.
+    A round is repeated from the state before it, so that a resumed run takes exactly the same steps. How far back that
+    is, when this site has a state of round ``n`` and none of a later one:
+
+    * The site has finished its part of round ``n`` and the server is killed: the server goes on with round ``n``, from
+      its checkpoint of ``n`` rounds. The site needs a state before ``n``.
+    * Where the server writes a checkpoint while sites train in the next round (``Server.fit``), it may have been killed
+      before that of ``n`` rounds was on disk: it goes on with round ``n - 1``. Not earlier, because it takes no update
+      of round ``n``, so that none of round ``n + 1`` is trained, before it is. A state before ``n - 1``.
+    * In the round that it goes on with, the server may find that the round before spoilt the model and take that one
+      back, once, as its checkpoint has the state before it (``federation/recovery.py``). A state before ``n - 2``.
+
+    States of rounds ``n``, ``n - 1`` and ``n - 2`` may be there, so the one before them is the fourth at most; a site
+    that takes part in fewer rounds has older ones among its four. Without the second case, at a server that waits for
+    its checkpoint (``Server.round``), three are enough.
     """
 
-    def __init__(self, folder: Path, memory: StateMemory | None = None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, memory: StateMemory | None = None, newest: int = 4) -> None:
+        self.folder, self.newest = folder, newest
         self.memory = memory or StateMemory(0)
         self._ledger_file = folder / "ledger.safetensors"
 
@@ -117,13 +135,34 @@ class SiteStore:
         return state
 
     def save(self, state: SiteState) -> None:
-        """Write the state of a round and drop those that no restart can need."""
+        """Write the state of a round and drop those that no restart can need.
+
+        A site that has never had anything to remember has no file: its next round starts from nothing, too.
+        """
         groups = {"personal": state.personal, "best": state.best, "optimizer": state.optimizer}
         tensors = join_names({**groups, **with_owners("component", state.components)})
-        save_tensors(self._path(state.round), tensors, {"round": state.round, "best_round": state.best_round})
+        if tensors or self._rounds():
+            save_tensors(self._path(state.round), tensors, {"round": state.round, "best_round": state.best_round})
+        else:
+            make_folder(self.folder)  # it says that the site has taken part
         self.memory.put(self.folder, state)
-        for number in self._rounds()[:-3]:
+        for number in self._rounds()[: -self.newest]:
             self._path(number).unlink(missing_ok=True)
+
+    def finish(self, done: int, trains_on: bool) -> None:
+        """Keep the state of the last of ``done`` rounds alone; what only training needs goes if there is none to come.
+
+        Kept weights stay, as of the last round and of the best one: a prediction asks for either.
+        """
+        newest = self.load(before=done)
+        if not trains_on and (newest.optimizer or newest.components):
+            newest = replace(newest, optimizer={}, components={})
+            if newest.bytes:
+                self.save(newest)
+        self.memory.drop(self.folder)
+        for number in self._rounds():
+            if number != newest.round or not newest.bytes:
+                self._path(number).unlink(missing_ok=True)
 
     def ledgers(self) -> dict[str, Tensors]:
         """What components never take back, by component; one file for all rounds."""

@@ -41,6 +41,11 @@ def choose_device(name: str) -> torch.device:
         ) from error
 
 
+def independent(tensor: Tensor) -> Tensor:
+    """A tensor on the CPU with contiguous storage of its own, in one copy, wherever it comes from."""
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
 @dataclass
 class Workspace:
     """Everything that sites of one process share; nothing of a site stays here between two rounds."""
@@ -88,11 +93,15 @@ class Workspace:
 
     def exchanged_weights(self) -> Tensors:
         """A copy of the weights that travel."""
-        return {n: t.detach().cpu().clone() for n, t in self.network.state_dict().items() if n in self.exchanged}
+        return self._copies(self.exchanged)
 
     def kept_weights(self) -> Tensors:
         """A copy of the weights that stay at the site."""
-        return {n: t.detach().cpu().clone() for n, t in self.network.state_dict().items() if n in self.kept}
+        return self._copies(self.kept)
+
+    def _copies(self, names: frozenset[str]) -> Tensors:
+        weights = self.network.state_dict() if names else {}
+        return {name: independent(tensor) for name, tensor in weights.items() if name in names}
 
     def declared(self) -> dict[str, tuple[Shared, ...]]:
         """What each component lets out of a site, by component."""

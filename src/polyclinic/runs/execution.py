@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_json, write_json
 from polyclinic.evaluation.aggregate import Row, rows_from_csv, rows_to_csv
 from polyclinic.evaluation.protocols import ProtocolPart
+from polyclinic.federation.checkpoint import Checkpoint
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.server import Server
 from polyclinic.federation.workspace import Workspace
 from polyclinic.runs.folder import RunFolder
+from polyclinic.runs.longer_run import length_problem
 from polyclinic.runs.part_scoring import score_part
 from polyclinic.runs.summary import summary_of
 
@@ -45,11 +46,12 @@ class Execution(ABC):
         """
         self.warn(workspace.warnings())
         for part in parts:
-            if not self._tested_file(part).exists():
+            if not self.folder.tested_file(part.name).exists():
                 self._train_and_test(workspace, part)
-        rows: list[Row] = [row for part in parts for row in rows_from_csv(self._cases_file(part))]
+            self._tidy(workspace, part)
+        rows: list[Row] = [row for part in parts for row in rows_from_csv(self.folder.part_cases_file(part.name))]
         rows_to_csv(self.folder.cases_file, rows)
-        tested = {part.name: read_json(self._tested_file(part)) for part in parts}
+        tested = {part.name: read_json(self.folder.tested_file(part.name)) for part in parts}
         summary = summary_of(self.federation_name, workspace, self.folder, dict(splits), rows, tested)
         write_json(self.folder.summary_file, summary)
         return summary
@@ -68,10 +70,21 @@ class Execution(ABC):
         rows, facts = score_part(workspace, server, part)
         seconds = time.perf_counter() - started
         self._check_tested(server, part, facts.get("untested", {}))
-        rows_to_csv(self._cases_file(part), rows)
+        rows_to_csv(self.folder.part_cases_file(part.name), rows)
         # Comes last: its presence says that the part is done.
-        write_json(self._tested_file(part), {"seconds": seconds, **facts})
-        server.checkpoint.drop_older()
+        write_json(self.folder.tested_file(part.name), {"seconds": seconds, **facts})
+
+    def _tidy(self, workspace: Workspace, part: ProtocolPart) -> None:
+        """Keep of a tested part what predictions and reports need, and what a longer run could start from."""
+        checkpoint = Checkpoint(self.folder.part(part.name))
+        state = checkpoint.load()
+        if state is not None:  # else somebody has removed it
+            trains_on = not state.stopped and length_problem(workspace, state) is None
+            checkpoint.finish(trains_on)
+            self.tidy_sites(part, state.round, trains_on)
+
+    def tidy_sites(self, part: ProtocolPart, done: int, trains_on: bool) -> None:  # noqa: B027
+        """The same for the memory of the part's sites, after ``done`` rounds; that of sites elsewhere is theirs."""
 
     def _check_tested(self, server: Server, part: ProtocolPart, untested: Mapping[str, str]) -> None:
         """Tell which sites were not tested, and why; a test without any is not written down, so it can be repeated."""
@@ -80,12 +93,6 @@ class Execution(ABC):
             raise PolyclinicError(f"No site could be tested ({reasons}); mend that and go on with --resume.")
         for site, reason in untested.items():
             self.observer.on_refusal(server.state.round - 1, site, f"is not tested: {reason}", "")
-
-    def _cases_file(self, part: ProtocolPart) -> Path:
-        return self.folder.part(part.name) / "cases.csv"
-
-    def _tested_file(self, part: ProtocolPart) -> Path:
-        return self.folder.part(part.name) / "tested.json"
 
     def warn(self, warnings: Iterable[str]) -> None:
         """Tell each warning once, though several parts may give the same."""

@@ -46,9 +46,22 @@ class RunFolder:
         """Folder of the checkpoints of one part of the protocol."""
         return self.path / "checkpoints" / name
 
+    def tested_file(self, part: str) -> Path:
+        """Plain facts about the test of one part; its presence says that the part is done."""
+        return self.part(part) / "tested.json"
+
+    def part_cases_file(self, part: str) -> Path:
+        """Every metric of every case of one part."""
+        return self.part(part) / "cases.csv"
+
     def site(self, part: str, site: str) -> Path:
         """Folder of a site's own memory: on its own disk in a real federation."""
         return self.path / "sites" / site / part
+
+    def sites(self, part: str) -> dict[str, Path]:
+        """The folders of all sites that have one for a part, by site."""
+        homes = sorted((self.path / "sites").iterdir()) if (self.path / "sites").is_dir() else []
+        return {home.name: home / part for home in homes if (home / part).is_dir()}
 
     @contextmanager
     def locked(self, patience: float = 0.0) -> Iterator[None]:
@@ -65,10 +78,7 @@ class RunFolder:
         for abandoned in self.path.rglob(".*.part"):
             abandoned.unlink(missing_ok=True)
         if self.recipe_file.exists() and self.started():
-            before = load_recipe(self.recipe_file)
-            changed = [key for key in changed_keys(before, recipe) if not key.startswith(CHANGEABLE_KEYS)]
-            if {before.engine.name, recipe.engine.name} <= SAME_WEIGHTS and "engine.name" in changed:
-                changed.remove("engine.name")
+            changed = self.changes(recipe)
             if not resume:
                 other = f" of another recipe ({changed[0]} differs); " if changed else "; go on with --resume or "
                 raise PolyclinicError(f"{self.path}: already holds a run{other}choose another folder with --out.")
@@ -81,6 +91,14 @@ class RunFolder:
         # The recipe comes last: it is what makes the folder a run, and a kill may come in between.
         write_json(self.path / "versions.json", {"seed": recipe.seed, **installed_versions()})
         write_text(self.recipe_file, recipe_text(recipe))
+
+    def changes(self, recipe: Recipe) -> list[str]:
+        """The keys in which a recipe differs from that of the run, without those that change no weights."""
+        before = load_recipe(self.recipe_file)
+        changed = [key for key in changed_keys(before, recipe) if not key.startswith(CHANGEABLE_KEYS)]
+        if {before.engine.name, recipe.engine.name} <= SAME_WEIGHTS and "engine.name" in changed:
+            changed.remove("engine.name")
+        return changed
 
     def write_fixed(self, name: str, text: str) -> None:
         """Write what must not change while a run lasts; a resumed or finished run must find what it started with."""

@@ -65,6 +65,11 @@ class LocalExecution(Execution):
         }
         return sites, [site.site for site in training]
 
+    def tidy_sites(self, part: ProtocolPart, done: int, trains_on: bool) -> None:
+        """All sites have their memory in the run folder."""
+        for folder in self.folder.sites(part.name).values():
+            SiteStore(folder).finish(done, trains_on)
+
     def _training_data(self, workspace: Workspace, part: ProtocolPart, data: dict[str, SiteData]) -> list[SiteData]:
         """The sites that train, as the method sees them, checked to have something to learn from."""
         method = workspace.method

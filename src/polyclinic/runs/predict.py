@@ -16,7 +16,7 @@ from polyclinic.data.prediction_inputs import list_images
 from polyclinic.data.preprocessing import prepare
 from polyclinic.data.voxel_grid import to_file_grid
 from polyclinic.data.writers import write_label
-from polyclinic.federation.checkpoint import Checkpoint
+from polyclinic.federation.checkpoint import Checkpoint, ServerState
 from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.methods.registry import load_plugins
@@ -84,14 +84,15 @@ def load_model(
     task, sliced = task_from(read_json(folder.path / "task.json"))
     workspace = build_workspace(recipe, task)
     name = _one_of("part", part, _names(folder.path / "checkpoints"), run)
-    weights, unseen, _ = Checkpoint(folder.part(name)).load_model(model)
-    state = None if (folder.part(name) / "tested.json").exists() else Checkpoint(folder.part(name)).load()
-    if state is not None and state.round < recipe.training.rounds and not state.stopped:
+    checkpoint = Checkpoint(folder.part(name))
+    weights, unseen, number = checkpoint.load_model(model)
+    state, tested = checkpoint.load() or ServerState(), folder.tested_file(name).exists()
+    if not tested and state.round < recipe.training.rounds and not state.stopped:
         done = f"{state.round} of {recipe.training.rounds} rounds are done"
         warn(f"{run}: this training is not finished, {done}; go on with --resume for the final model.")
     personal = {}
     if workspace.kept and site is None and not workspace.kept <= unseen.keys():
-        sites = ", ".join(_sites(folder, name))
+        sites = ", ".join(folder.sites(name))
         if not sites:
             raise PolyclinicError(
                 f"{recipe.method} gives every site a model of its own, and their personal weights are at the sites: "
@@ -100,20 +101,16 @@ def load_model(
             )
         raise PolyclinicError(f"{recipe.method} gives every site a model of its own; choose one with --site: {sites}.")
     if site is not None:
-        chosen = _one_of("site", site, _sites(folder, name), run)
-        memory = SiteStore(folder.site(name, chosen)).load(before=recipe.training.rounds + 1)
-        best = None if model == "last" else Checkpoint(folder.part(name)).load_model("best")[2]
-        personal = memory.personal_at(best)
+        chosen = _one_of("site", site, list(folder.sites(name)), run)
+        # A site may have trained in a round that the server did not finish.
+        memory = SiteStore(folder.site(name, chosen)).load(before=max(state.round, number + 1))
+        personal = memory.personal_at(None if model == "last" else number)
     workspace.load(unseen, personal, weights)
     return workspace, Federation(run.name, task, {}, run, sliced)
 
 
 def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-
-
-def _sites(folder: RunFolder, part: str) -> list[str]:
-    return [name for name in _names(folder.path / "sites") if folder.site(part, name).is_dir()]
 
 
 def _one_of(what: str, wanted: str | None, known: list[str], run: Path) -> str:

@@ -21,6 +21,7 @@ from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.grid_plan import folder_name
 from polyclinic.runs.live_view import Live
 from polyclinic.runs.local_execution import LocalExecution
+from polyclinic.runs.longer_run import change_rounds
 from polyclinic.runs.plan import RunPlan, plan_run
 from polyclinic.runs.remote_execution import refuse_impossible
 from polyclinic.runs.task_agreement import task_table
@@ -47,7 +48,8 @@ def run(
     """Execute a recipe and leave a run folder behind.
 
     ``recipe`` is a recipe, a file, or the name of a shipped recipe; ``overrides`` are texts such as
-    ``"training.rounds=5"``. With ``resume`` a run that was interrupted goes on to the same result.
+    ``"training.rounds=5"``. With ``resume`` a run that was interrupted goes on to the same result;
+    one that was given more ``training.rounds`` goes on to the result of a run that had them from the start.
     """
     if not isinstance(recipe, Recipe):
         source, recipe = recipe, load_recipe(recipe, overrides, method=method)
@@ -61,6 +63,8 @@ def run(
     plan = _with_absolute_federation(plan_run(recipe))
     folder = RunFolder(Path(out) if out is not None else default_folder(plan))
     with folder.locked():
+        if resume and entry.opens is not None:
+            change_rounds(folder, plan)
         _start_or_resume(folder, plan, resume)
         finished = folder.summary()
         if finished is not None:

@@ -118,7 +118,7 @@ class ConsistentUpdates(Component):
         rounds = int(self.state[past]) if past in self.state else 0
         # Two bytes a weight and site; longer runs than they can count are possible, if not likely.
         kind = torch.int16 if self.context.training.rounds < 2**15 else torch.int32
-        before = self.state.get(counted, torch.zeros(len(falls), dtype=kind))
+        before = self.state.get(counted, torch.zeros(len(falls))).to(kind)
         # The small number keeps a share of exactly the threshold from passing: 0.29 * 100 is a little less than 29.
         needed = floor(self.settings.threshold * rounds + 1e-9) + 1
         agreeing = torch.where(falls, before, rounds - before)

@@ -64,6 +64,11 @@ class Gaa(Component):
         pace: float | None = Field(None, ge=0, description="d of the first round; by default 0.05 / number of sites")
         least: float = Field(0.0, ge=0, lt=1, description="the smallest weight of a site before the weights are scaled")
 
+    @property
+    def depends_on_rounds(self) -> bool:
+        """The pace falls to 0 over all rounds."""
+        return True
+
     def leaves(self, network: SegmentationNetwork) -> tuple[Shared, ...]:  # noqa: ARG002
         """One number."""
         what = "how far the trained model's outputs are from the received model's (KL)"

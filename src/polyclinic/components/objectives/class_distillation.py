@@ -96,6 +96,11 @@ class ClassDistillation(Component):
 
     _local: SlowTeacher | None = None
 
+    @property
+    def depends_on_rounds(self) -> bool:
+        """The balance of the classes changes over the run."""
+        return bool(self.settings.alpha_start != self.settings.alpha_end)
+
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """Both teachers, and one walk of the global one over the unlabelled images to count its classes."""
         if not self.settings.weight or not len(site.data.training_indices(False)):

@@ -68,6 +68,11 @@ class DualTeacher(Component):
     _static: StaticTeacher | None = None
     _dynamic: SegmentationNetwork | None = None
 
+    @property
+    def depends_on_rounds(self) -> bool:
+        """The quantile of the threshold rises over the run."""
+        return bool(self.settings.delta_start != self.settings.delta_end)
+
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """Both teachers start from the received model; where nothing is to be taught there are none."""
         if not self.settings.weight or not len(site.data.training_indices(False)):

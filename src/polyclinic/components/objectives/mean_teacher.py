@@ -58,6 +58,11 @@ class MeanTeacher(Component):
 
     _teacher: SlowTeacher | None = None
 
+    @property
+    def depends_on_rounds(self) -> bool:
+        """The ramp is a share of the run."""
+        return bool(self.settings.ramp)
+
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """The teacher of the rounds before, or the received model in the first; none where it would teach nothing."""
         if self.settings.weight and len(site.data.training_indices(False)):

@@ -90,6 +90,11 @@ class Privacy(Component):
             return float(self.settings.noise)
         return noise_for(self.settings.target_epsilon, self.settings.delta, self.context.training.rounds)
 
+    @property
+    def depends_on_rounds(self) -> bool:
+        """An epsilon for the whole run sets the noise of each round."""
+        return self.settings.target_epsilon is not None
+
     # ---- build time ----------------------------------------------------------------------------------------------
 
     def check(self, built: BuiltMethod) -> None:

@@ -85,7 +85,8 @@ def test_a_measured_round_leaves_no_plus_and_no_file(
     assert done.code == 0, done.err
     assert "bytes: of a site in a round, measured, mean of the sites;" in " ".join(done.out.split())
     assert "+" not in done.out
-    assert list(tmp_path.iterdir()) == []
+    # PyTorch makes a folder for its compiler when a count of FLOPs imports it.
+    assert [path for path in tmp_path.iterdir() if not path.name.startswith("torchinductor_")] == []
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     ("AdamW", {"lr": 0.1, "foreach": True}),
     ("SGD", {"lr": 0.1, "momentum": 0.9, "fused": True}),
     ("Adam", {"lr": 0.1, "fused": True}),
+    ("AdamW", {"lr": 0.1, "weight_decay": 0.01, "fused": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "fused": True}),
+    ("Adam", {"lr": 0.1, "fused": True}),
     ("AdamW", {"lr": 0.1, "fused": True}),
 ]
 
@@ -54,7 +57,7 @@ def test_a_closure_is_called_with_gradients() -> None:
         optimizer.zero_grad(set_to_none=False)
         loss = (weight**2).sum()
         loss.backward()
-        return loss
+        return loss.detach()
 
     assert float(optimizer.step(closure)) == 2.0
     assert torch.equal(weight.detach(), torch.zeros(2))

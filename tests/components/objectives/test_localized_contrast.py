@@ -261,3 +261,13 @@ def test_strength_zero_freezes_and_remembers_nothing() -> None:
 def test_a_previous_model_that_never_is_gets_a_warning(pairing: str, epochs: int, warned: int) -> None:
     recipe = tiny_recipe(f"fsf3a(pairing={pairing})", training={"rounds": 1, "local_epochs": epochs})
     assert len(component_of(build_workspace(recipe, tiny_task()), NAME).warnings()) == warned
+
+
+@pytest.mark.parametrize(
+    ("pairing", "words"), zip(PAIRINGS, ("prev . serv", "pres . prev", "pres . serv"), strict=True)
+)
+def test_the_equations_of_a_pairing_are_its_own(pairing: str, words: str) -> None:
+    component = component_of(build_workspace(tiny_recipe(f"fsf3a(pairing={pairing})"), tiny_task()), NAME)
+    eleven, pair = component.used_equations()
+    assert "eq. 11" in eleven
+    assert pair.endswith(f"neg = {words}")

@@ -98,7 +98,10 @@ class LocalizedContrast(Component):
     level = "objective"
     paper = "FSF3A"
     equations = (
-        "FSF3A eqs. 9-11: -gamma mean log( e^pos / (e^pos + e^neg) ), pos = prev . pres / tau, neg = prev . serv / tau",
+        "FSF3A eq. 11: -gamma mean log( e^(pos / tau) / (e^(pos / tau) + e^(neg / tau)) )",
+        "FSF3A eqs. 9-10, pairing = temporal: pos = prev . pres, neg = prev . serv",
+        "FSF3A's introduction, pairing = global: pos = pres . serv, neg = pres . prev",
+        "pairing = temporal_anchor_pres: pos = pres . prev, neg = pres . serv",
     )
     strength = "gamma"
 
@@ -114,6 +117,10 @@ class LocalizedContrast(Component):
     _encoder: FrozenEncoder | None = None
     _previous: Tensors | None = None
     """Of the local epoch before; none where the received encoder stands for it."""
+
+    def used_equations(self) -> tuple[str, ...]:
+        """Those of the chosen pairing."""
+        return tuple(e for e in self.equations if "pairing" not in e or f"= {self.settings.pairing}:" in e)
 
     def warnings(self) -> list[str]:
         """Settings under which there never is a previous model."""

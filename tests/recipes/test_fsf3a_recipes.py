@@ -16,6 +16,7 @@ from polyclinic.data.phantoms import DEMOS
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import validated
 from polyclinic.recipe.files import load_recipe
+from support import Keeper, tiny_recipe, tiny_server
 
 TINY = [
     "data.size=[8,8,8]", "network.width=2", "network.depth=2", "training.rounds=1", "training.local_epochs=2",
@@ -60,6 +61,24 @@ def test_the_small_recipe_runs_on_its_demo(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(DEMOS, "tumour", demo)
     result = polyclinic.run("fsf3a-small", out=tmp_path / "run", overrides=TINY)
     assert set(result.summary["average"]) >= {"dice", "iou", "precision", "sensitivity", "hd95"}
+
+
+# The rows of Tables 3 and 4, as docs/reference/methods/fsf3a.md writes them.
+@pytest.mark.parametrize(
+    "method",
+    [
+        "fsf3a(weighting=uniform)", "fsf3a(weighting=uniform)+proximal", "fsf3a(weighting=uniform)+scaffold",
+        "fsf3a+fednova", "fsf3a+fedma", "fsf3a-gradient_alignment", "fsf3a-localized_contrast",
+    ],
+)  # fmt: skip
+def test_the_papers_rows_are_expressions(method: str, tmp_path: Path) -> None:
+    recipe = tiny_recipe(method, training={"rounds": 2, "local_epochs": 1, "optimizer": "sgd"})
+    server = tiny_server(tmp_path, recipe, 3, sizes={"north": 2, "south": 1}, observer=(keeper := Keeper()))
+    server.fit()
+    assert not keeper.refusals
+    terms = set(keeper.events[-1]["losses"]["north"])
+    parts = {part.component for part in parse_method(method).parts}
+    assert terms >= {"segmentation", *({"gradient_alignment", "localized_contrast"} & parts)}
 
 
 def test_settings_of_the_paper() -> None:

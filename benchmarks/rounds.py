@@ -26,15 +26,16 @@ TASK = Task(("background", "nucleus"), 3, 2)
 
 @dataclass(frozen=True)
 class Federation:
-    """Sites of RGB images of noise; ``mixed`` ones have as many unlabelled images as labelled ones."""
+    """Sites of noise, RGB images by default; ``mixed`` ones have as many unlabelled images as labelled ones."""
 
     sites: int
     images: int
     size: int
     mixed: bool = False
+    task: Task = TASK
 
     def site(self, name: str) -> SiteData:
-        return noise(name, self.images, self.mixed, TASK, (self.size, self.size))
+        return noise(name, self.images, self.mixed, self.task, (self.size,) * self.task.spatial_dims)
 
 
 @dataclass
@@ -60,7 +61,7 @@ class Rounds(Observer):
 def server_of(method: str, settings: dict[str, Any], folder: Path, data: Federation, observer: Observer) -> Server:
     """A server with its sites in this process."""
     recipe = make_recipe({"federation": "memory", "method": method, "engine": {"device": "cpu"}, **settings})
-    workspace, memory = build_workspace(recipe, TASK), StateMemory()
+    workspace, memory = build_workspace(recipe, data.task), StateMemory()
     names = [f"site{number}" for number in range(data.sites)]
     sites = {name: Site(data.site(name), SiteStore(folder / name, memory)) for name in names}
     return Server(workspace, InProcess(workspace, sites), names, folder, observer)

@@ -46,8 +46,8 @@ ADDED = (
 )
 METHODS = [*methods(), *ADDED]
 # In three dimensions a kill and a rebuild from disk are tried for one method of each kind: plain, kept weights, feature
-# modules with prototypes, statistics set by the server, teachers, models of the round before, recomputation.
-KINDS = ("fedavg", "fedbn", "fedbcs", "pathfl", "fgasl", "moon", "harmofl")
+# modules with prototypes, statistics set by the server, teachers, models of the round before, recomputation, volumes.
+KINDS = ("fedavg", "fedbn", "fedbcs", "pathfl", "fgasl", "moon", "harmofl", "fsf3a")
 
 
 def method_parts(method: str) -> list[str]:

@@ -50,11 +50,12 @@ def own_components(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_flops_of_a_network_by_hand_and_extra_passes_counted_exactly(tiny_recipe_file: Path) -> None:
-    wanted = ("fedavg", "moon", "moon(mu=0)", "harmofl", "central")
+    wanted = ("fedavg", "moon", "moon(mu=0)", "harmofl", "central", "fsf3a")
     found = {name: row["flops"] for name, row in cost_of(tiny_recipe_file, *wanted).items()}
     assert {flops["inference"] for flops in found.values()} == {FORWARD}
     assert found["fedavg"]["training"] == STEP
     assert found["moon"]["training"] == STEP + 2 * ENCODER, "the global and the previous model, encoder and forward"
+    assert found["fsf3a"]["training"] == STEP + 2 * ENCODER, "the previous and the received one"
     assert found["harmofl"]["training"] == 2 * STEP, "forward and backward again at the perturbed weights"
     assert {found[name]["training"] for name in ("moon(mu=0)", "central")} == {STEP}
     assert all(flops["site_besides_steps"] == flops["server"] == 0 for flops in found.values())

@@ -14,7 +14,8 @@ def test_rows_describe_everything_that_is_registered() -> None:
     rows = {row["method"]: row for row in method_rows()}
     assert rows.keys() == methods().keys()
     assert all(row["summary"].endswith(".") for row in rows.values()), "a sentence for the reader"
-    assert all(row["year"] for row in rows.values() if row["paper"])
+    undated = [name for name, row in rows.items() if row["paper"] and not row["year"]]
+    assert undated == ["fsf3a"], "the text of FSF3A bears no year"
     assert [name for name, row in rows.items() if row["pooled"]] == ["central"]
     parts = {row["component"]: row for row in component_rows()}
     assert parts.keys() == components().keys()

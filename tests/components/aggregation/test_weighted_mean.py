@@ -25,3 +25,14 @@ def _broadcast(server):  # type: ignore[no-untyped-def]
     from polyclinic.exchange.messages import Broadcast
 
     return Broadcast(0, server.state.weights)
+
+
+def test_fsf3a_and_its_uniform_mean_are_the_same_for_sites_of_one_size(tmp_path: Path) -> None:
+    """ASWA weighs by samples (eq. 12); what the paper calls FedAvg weighs all alike."""
+    for sizes, same in (({"north": 3, "south": 3}, True), ({"north": 5, "south": 3}, False)):
+        results = []
+        for number, method in enumerate(("fsf3a", "fsf3a(weighting=uniform)")):
+            server = tiny_server(tmp_path / f"{number}{same}", tiny_recipe(method), sizes=sizes)
+            server.round()
+            results.append({n: t for n, t in server.state.weights.items() if t.is_floating_point()})
+        assert all(torch.equal(results[0][name], results[1][name]) for name in results[0]) is same

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import step_support
 from polyclinic.components.base import Component
 from polyclinic.components.objectives.model_contrast import contrast, represent
 from polyclinic.components.rounds import SiteRound
@@ -18,9 +19,8 @@ from polyclinic.engines.inprocess import InProcess
 from polyclinic.exchange.messages import Broadcast, Failure, Update
 from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.networks.unet import UNet
-from support import assert_same, final_tensors, tiny_recipe, tiny_server, tiny_site, tiny_task
-
-CPU = torch.device("cpu")
+from step_support import shake, site_of, step_of
+from support import assert_same, final_tensors, tiny_recipe, tiny_server, tiny_task
 
 
 def naive(trained: torch.Tensor, frozen: Sequence[torch.Tensor], temperature: float) -> torch.Tensor:
@@ -73,28 +73,7 @@ def test_a_dead_representation_gives_finite_numbers() -> None:
 
 
 def component_of(workspace: Workspace, state: dict[str, torch.Tensor]) -> Component:
-    return next(c for c in workspace.fresh_components({"model_contrast": state}) if c.name == "model_contrast")
-
-
-def site_of(workspace: Workspace, dims: int = 2) -> SiteRound:
-    received = {n: t.detach().clone() for n, t in workspace.network.state_dict().items()}
-    return SiteRound("north", 1, workspace.network, received, tiny_site("north", 3, dims), CPU, torch.Generator(), 3)
-
-
-def step_of(site: SiteRound, rows: int = 3) -> Step:
-    images, labels = site.data.images.batch(torch.arange(rows))
-    step = Step(site, site.network, images, labels, torch.Generator(), 1, 0, 0, True, 0.5, 0.1)
-    site.network.train()
-    step.output = site.network.features(step.inputs)
-    return step
-
-
-@torch.no_grad()
-def shake(network: torch.nn.Module, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for tensor in network.state_dict().values():
-        if tensor.is_floating_point():
-            tensor.add_(0.4 * (torch.rand(tensor.shape, generator=generator) - 0.5))
+    return step_support.component_of(workspace, "model_contrast", state)
 
 
 def prepared(expression: str, dims: int = 2, earlier: int = 1) -> tuple[Component, SiteRound, list[UNet]]:

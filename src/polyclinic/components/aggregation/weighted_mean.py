@@ -3,6 +3,9 @@
 Paper: McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*, AISTATS 2017,
 algorithm 1: ``w = sum_m (n_m / n) w_m``. The published systems differ in the weights: ``samples`` is the paper's,
 ``uniform`` is what HarmoFL, FedFA and FedBN run.
+
+FSF3A's adaptive scale-aware weighted aggregation (ASWA), eq. 12, is ``samples`` to the letter. What FSF3A calls FedAvg,
+where all sites count the same, is ``uniform``. For sites of one size the two are the same.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ class WeightedMean(Component):
     name = "weighted_mean"
     level = "aggregation"
     paper = "McMahan et al., AISTATS 2017"
-    equations = ("FedAvg algorithm 1: w = sum_m (n_m / n) w_m",)
+    equations = ("FedAvg algorithm 1, FSF3A eq. 12 (ASWA): w = sum_m (n_m / n) w_m",)
     aggregates = True
     streams = True
 

@@ -23,13 +23,14 @@ from typing import cast
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 
 from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
+from polyclinic.components.toolbox.contrast import projection_head
+from polyclinic.components.toolbox.frozen_encoders import FrozenEncoder, encoder_weights
 from polyclinic.exchange.messages import Tensors
 from polyclinic.networks.base import SegmentationNetwork
 
@@ -50,17 +51,6 @@ def represent(network: SegmentationNetwork, bottleneck: Tensor) -> Tensor:
     with torch.autocast(bottleneck.device.type, enabled=False):
         vectors = bottleneck.float().flatten(2).mean(2)
         return cast(Tensor, network.extras[_NAME](vectors)) if _NAME in network.extras else vectors
-
-
-class _Encoder(nn.Module):
-    """Images to representations, as one module whose weights can be exchanged for a call."""
-
-    def __init__(self, network: SegmentationNetwork) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        return represent(self.network, self.network.encode(images)[-1])
 
 
 @component
@@ -84,15 +74,13 @@ class ModelContrast(Component):
         projection: int = Field(0, ge=0)
         pool: int = Field(1, ge=1)
 
-    _encoder: _Encoder | None = None
+    _encoder: FrozenEncoder | None = None
     _previous: tuple[Tensors, ...] = ()
 
     def install(self, network: SegmentationNetwork) -> None:
         """Put the projection into the network's extras, where it is averaged with everything else."""
         if self.settings.mu and self.settings.projection:
-            width = network.widths["bottleneck"]
-            head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, self.settings.projection))
-            network.extras[_NAME] = head
+            network.extras[_NAME] = projection_head(network.widths["bottleneck"], self.settings.projection)
 
     def warnings(self) -> list[str]:
         """One round has no previous model."""
@@ -104,10 +92,9 @@ class ModelContrast(Component):
         """Freeze the received model once; the previous ones borrow its modules and bring their own weights."""
         if not self.settings.mu or not self.state:
             return
-        # The copy's decoder is never run. Whatever the size of the pool there is one copy, and no weight is loaded.
-        self._encoder = _Encoder(site.frozen())
+        self._encoder = FrozenEncoder(site, represent)
         self._previous = tuple(
-            {f"network.{name}": tensor.to(site.device) for name, tensor in weights.items()} for weights in self._pool()
+            {name: tensor.to(site.device) for name, tensor in weights.items()} for weights in self._pool()
         )
 
     def loss(self, step: Step) -> dict[str, Tensor]:
@@ -128,17 +115,13 @@ class ModelContrast(Component):
         """Nothing leaves; the weights that were just trained become the newest of the pool."""
         if not self.settings.mu:
             return {}
-        weights = site.network.state_dict()
-        newest = {name: weights[name].detach().clone() for name in _names(site.network)}
-        pool = [newest, *self._pool()][: self.settings.pool]
-        self.state = {f"{age}/{name}": tensor for age, one in enumerate(pool) for name, tensor in one.items()}
+        pool = [encoder_weights(site.network, _NAME), *self._pool()][: self.settings.pool]
+        self.state = {f"{age}/{name}": tensor for age, weights in enumerate(pool) for name, tensor in weights.items()}
         return {}
 
-    @torch.no_grad()
-    def _frozen(self, encoder: _Encoder, images: Tensor) -> Tensor:
+    def _frozen(self, encoder: FrozenEncoder, images: Tensor) -> Tensor:
         """Vectors ``(1 + pool, batch, width)`` of the global and the previous models."""
-        passes = [functional_call(encoder, weights, (images,)) for weights in ({}, *self._previous)]
-        return torch.stack(passes).float()
+        return torch.stack([encoder.run(images, weights) for weights in ({}, *self._previous)]).float()
 
     def _pool(self) -> list[Tensors]:
         """Previous weights by name, the newest first; in ``state`` they are called ``age/name``."""
@@ -147,11 +130,3 @@ class ModelContrast(Component):
             age, _, name = key.partition("/")
             ages.setdefault(int(age), {})[name] = tensor
         return [ages[age] for age in sorted(ages)]
-
-
-def _names(network: SegmentationNetwork) -> list[str]:
-    """What the representation depends on: encoder, bottleneck and projection, without weights that never change."""
-    stages = network.stages().items()
-    encoder = [n for stage, names in stages if stage != "head" and not stage.startswith("decoder") for n in names]
-    head = [name for name in network.state_dict() if name.startswith(f"extras.{_NAME}.")]
-    return [name for name in encoder + head if name not in network.frozen()]

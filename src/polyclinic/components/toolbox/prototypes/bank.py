@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polyclinic.components.toolbox.contrast import TINY, inverse_length
 from polyclinic.exchange.messages import Tensors
 
-TINY = 1e-12
 InfoNceForm = Literal["lse", "released"]
 
 
@@ -76,9 +76,7 @@ def cosines(dots: Tensor, squares: Tensor, prototypes: Prototypes) -> Tensor:
     Those of an anchor of zeros are 0, without gradient.
     """
     lengths = prototypes.vectors.square().sum(1).clamp_min(TINY).sqrt()
-    # A pixel of zeros has no direction; a small divisor instead would give it an enormous slope.
-    inverse = torch.where(squares > TINY, squares.clamp_min(TINY).rsqrt(), 0.0)
-    return dots * inverse[:, None] / lengths
+    return dots * inverse_length(squares)[:, None] / lengths
 
 
 def mean_distances(dots: Tensor, squares: Tensor, labels: Tensor, prototypes: Prototypes) -> Tensor:

@@ -1,7 +1,7 @@
 """What the server does with an update, against reading its tensors once.
 
-Of every update of 100 sites the server checks names, shapes and values, measures how far it moves the model, and adds it
-to the mean in double precision. *Reading once* is ``torch.sum`` of every tensor: every number goes into the processor
+Of every update of 100 sites the server checks names, shapes and values, measures how far it moves the model, and adds
+it to the mean in double precision. *Reading once* is ``torch.sum`` of every tensor: each number enters the processor
 and nothing comes back. *Copying once* is ``clone``: what it takes to receive a tensor at all. The three take turns,
 update by update; updates alternate between several models, so that none is in the cache from the turn before. Peak
 memory is that of fresh processes with 10 and 100 sites.

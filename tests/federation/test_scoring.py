@@ -73,3 +73,14 @@ def test_slices_of_a_volume_are_stacked_or_scored_one_by_one(per: str, images: l
     score = score_cases(workspace, data, "train", 0)
     assert list(dict.fromkeys(row["image"] for row in score.rows)) == images
     assert score.images == len(images)
+
+
+def test_cases_scored_in_several_threads_have_the_same_rows_in_the_same_order() -> None:
+    metrics = ["dice", "hd95", "assd"]
+    workspace, data = workspace_of(evaluation={"metrics": metrics}), tiny_site("north", 7)
+    alone = score_cases(workspace, data, "train", 0)
+    engine = workspace.recipe.engine.model_copy(update={"threads": 3})
+    workspace.recipe = workspace.recipe.model_copy(update={"engine": engine})  # PyTorch itself keeps one thread
+    together = score_cases(workspace, data, "train", 0)
+    assert together.images == alone.images == 7
+    assert str(together.rows) == str(alone.rows)  # as text, in which NaN equals NaN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 PIECE = 2**17  # numbers: half a megabyte in single precision, and calls are still rare
@@ -14,4 +15,4 @@ def in_pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     if tensors[0].numel() <= PIECE:
         yield tensors
         return
-    yield from zip(*(tensor.reshape(-1).split(PIECE) for tensor in tensors), strict=True)
+    yield from zip(*(torch.split(tensor.reshape(-1), PIECE) for tensor in tensors), strict=True)

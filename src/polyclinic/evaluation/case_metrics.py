@@ -57,7 +57,11 @@ def case_metrics(
     _check_range(min(predicted.min(), true.min()), max(predicted.max(), true.max()), classes)
     steps = np.ones(true.ndim) if spacing is None else np.asarray(spacing, dtype=float)
     penalty = float(np.linalg.norm(true.shape * steps)) if distance_penalty == "diagonal" else float(distance_penalty)
-    pairs = np.bincount(true.ravel() * classes + predicted.ravel(), minlength=classes**2).reshape(classes, classes)
+    # Codes of class pairs must not overflow; up to 16 classes one byte a voxel holds them, which makes the rest fast.
+    narrow = np.min_scalar_type(classes**2 - 1)
+    predicted, true = predicted.astype(narrow, copy=False), true.astype(narrow, copy=False)
+    codes = true.ravel() * narrow.type(classes) + predicted.ravel()
+    pairs = np.bincount(codes, minlength=classes**2).reshape(classes, classes)
     entries = [find_metric(metric) for metric in metrics]
     result: dict[str, list[float]] = {metric: [] for metric in metrics}
     for region in regions or [(index,) for index in range(1, classes)]:
@@ -105,9 +109,8 @@ def dice_per_image(
     return dice.masked_fill(both_counts == 0, 1.0) if empty_masks == "one-if-both-empty" else dice
 
 
-def _array(labels: Tensor | NDArray[Any]) -> NDArray[np.int64]:
-    """Wide integers, so that codes of class pairs do not overflow."""
-    return np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels).astype(np.int64, copy=False)
+def _array(labels: Tensor | NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
 
 
 def _check_range(low: int, high: int, classes: int) -> None:

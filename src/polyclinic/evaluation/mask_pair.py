@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,8 @@ class MaskPair:
     mask; ``spacing`` is the distance of neighbouring voxels along each axis, in the units of distances.
     """
 
-    predicted_labels: NDArray[np.int64]
-    true_labels: NDArray[np.int64]
+    predicted_labels: NDArray[Any]
+    true_labels: NDArray[Any]
     members: Sequence[int]
     hits: int
     """Voxels of both masks."""
@@ -30,12 +31,12 @@ class MaskPair:
     @cached_property
     def predicted(self) -> NDArray[np.bool_]:
         """The predicted mask ``(*spatial)``."""
-        return np.isin(self.predicted_labels, self.members)
+        return _mask(self.predicted_labels, self.members)
 
     @cached_property
     def true(self) -> NDArray[np.bool_]:
         """The true mask ``(*spatial)``."""
-        return np.isin(self.true_labels, self.members)
+        return _mask(self.true_labels, self.members)
 
     @cached_property
     def surface_distances(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -46,6 +47,14 @@ class MaskPair:
         """
         predicted, true = (surface(mask) for mask in _crop(self.predicted, self.true))
         return _nearest(predicted, true, self.spacing), _nearest(true, predicted, self.spacing)
+
+
+def _mask(labels: NDArray[Any], members: Sequence[int]) -> NDArray[np.bool_]:
+    """Where a label map is one of a few classes; ``np.isin`` takes several times as long."""
+    mask: NDArray[np.bool_] = labels == members[0]
+    for member in members[1:]:
+        mask |= labels == member
+    return mask
 
 
 def surface(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:

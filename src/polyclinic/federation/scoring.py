@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import groupby
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from polyclinic.core.side_by_side import side_by_side
 from polyclinic.data.imageset import Sample
 from polyclinic.data.sitedata import SiteData
 from polyclinic.evaluation.case_metrics import case_metrics, dice_per_image
@@ -19,6 +22,15 @@ from polyclinic.exchange.messages import Evaluation
 
 if TYPE_CHECKING:
     from polyclinic.federation.workspace import Workspace
+
+
+class _Case(NamedTuple):
+    """What is scored as one; the label maps are ``(*spatial)``."""
+
+    sample: Sample
+    prediction: NDArray[Any]
+    truth: NDArray[Any]
+    spacing: tuple[float, ...] | None
 
 
 def score_quickly(workspace: Workspace, data: SiteData, split: str, round_number: int) -> Evaluation:
@@ -40,12 +52,16 @@ def score_quickly(workspace: Workspace, data: SiteData, split: str, round_number
 
 
 def score_cases(workspace: Workspace, data: SiteData, split: str, round_number: int) -> Evaluation:
-    """Every metric of every case and class, for the test. Slices of a volume are stacked by default."""
+    """Every metric of every case and class, for the test, in ``engine.threads`` threads.
+
+    Slices of a volume are stacked by default.
+    """
     rows: list[dict[str, Any]] = []
     images = 0
-    for sample, prediction, truth, spacing in _cases(workspace, data, split):
+    scored = side_by_side(partial(_rows, workspace), _cases(workspace, data, split), workspace.recipe.engine.threads)
+    for case_rows in scored:
         images += 1
-        rows += _rows(workspace, sample, prediction, truth, spacing)
+        rows += case_rows
     dice = [row["value"] for row in rows if row["metric"] == "dice" and row["value"] == row["value"]]
     return Evaluation(data.site, round_number, images, float(np.mean(dice)) if dice else nan, rows)
 
@@ -60,30 +76,29 @@ def _predictions(workspace: Workspace, data: SiteData, split: str) -> Iterator[t
         yield part, workspace.predict(images), labels
 
 
-def _cases(
-    workspace: Workspace, data: SiteData, split: str
-) -> Iterator[tuple[Sample, np.ndarray, np.ndarray, tuple[float, ...] | None]]:
+def _cases(workspace: Workspace, data: SiteData, split: str) -> Iterator[_Case]:
     """What is scored as one: an image, or the volume that slices came from (stacked along the last axis)."""
+    narrow = torch.uint8 if len(workspace.task.classes) <= 256 else torch.int64
     single = (
-        (data.images.samples[int(index)], predicted[row].cpu().numpy(), labels[row].numpy())
+        (data.images.samples[index], *maps)
         for part, probabilities, labels in _predictions(workspace, data, split)
-        for predicted in [probabilities.argmax(dim=1)]
-        for row, index in enumerate(part)
+        for predicted in [probabilities.argmax(dim=1).to(narrow).cpu().numpy()]
+        for index, *maps in zip(part.tolist(), predicted, labels.to(narrow).numpy(), strict=True)
     )
     per = workspace.recipe.evaluation.per
     for _, group in groupby(single, key=lambda scored: scored[0].name):
         slices = list(group)
         if slices[0][0].slice_index is None or per == "image":
-            yield from ((sample, p, t, sample.spacing) for sample, p, t in slices)
+            yield from (_Case(sample, p, t, sample.spacing) for sample, p, t in slices)
             continue
         first = slices[0][0]
         spacing = None if first.spacing is None else (*first.spacing, first.slice_spacing or 1.0)
-        yield first, np.stack([p for _, p, _ in slices], -1), np.stack([t for _, _, t in slices], -1), spacing
+        predicted, truth = (np.stack([scored[which] for scored in slices], -1) for which in (1, 2))
+        yield _Case(first, predicted, truth, spacing)
 
 
-def _rows(
-    workspace: Workspace, sample: Sample, prediction: np.ndarray, truth: np.ndarray, spacing: tuple[float, ...] | None
-) -> list[dict[str, Any]]:
+def _rows(workspace: Workspace, case: _Case) -> list[dict[str, Any]]:
+    sample, prediction, truth, spacing = case
     settings, policies, judged = workspace.recipe.evaluation, workspace.recipe.policies, workspace.task.judged
     values = case_metrics(
         prediction, truth, len(workspace.task.classes), settings.metrics,

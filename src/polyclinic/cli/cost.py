@@ -60,7 +60,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
     if not console.is_terminal:
         yield lambda text: typer.echo(text, err=True)
         return
-    with console.status("") as status:
+    with console.status("reading headers") as status:
         yield lambda text: status.update(escape(text))
 
 
@@ -150,8 +150,8 @@ def _about_count(row: dict[str, Any]) -> list[str]:
     flops, shape, lines = row["flops"], "x".join(map(str, row["flops"]["rehearsed"])), []
     if flops["scaled"]:
         lines.append(
-            f"{row['method']}: FLOPs and bytes are those of images of {shape}, FLOPs times what the bare network grows "
-            f"by; not counted by shape, {flops['scaled']}."
+            f"{row['method']}: FLOPs and bytes are those of images of {shape}, FLOPs times how many of them make one "
+            f"of the right size; by shape they cannot be counted, {flops['scaled']}."
         )
     elif flops["by_value"]:
         lines.append(f"{row['method']}: numbers of clusters, pixels and the like are those of noise of {shape}.")

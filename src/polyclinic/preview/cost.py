@@ -21,7 +21,7 @@ from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.networks import parameter_count
 from polyclinic.preview.rehearsal import Rehearsal, StrictObserver
-from polyclinic.preview.shape_rehearsal import Count, count_flops, forward_flops
+from polyclinic.preview.shape_rehearsal import Count, bare_step_flops, count_flops
 from polyclinic.preview.step_time import Candidate, Tell, seconds_of
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.changes import with_changes
@@ -50,12 +50,11 @@ def costs(
     load_plugins(recipe.plugins)
     for method in methods:
         parse_method(method)
-    tell("reading headers")
     plan = plan_run(with_changes(recipe, {"method": methods[0]}))
     federation, recipe = plan.federation, plan.recipe
     size = cast("tuple[int, ...]", recipe.data.patch or recipe.data.size)  # the plan has replaced "auto"
     sites = list(plan.parts[0].train_sites)
-    bare_step = 3.0 * recipe.training.batch_size * forward_flops(plan.network, size)
+    bare_step = bare_step_flops(plan.network, size, recipe.training.batch_size)
     rows: list[dict[str, Any]] = []
     candidates: list[Candidate] = []
     for number, method in enumerate(methods):
@@ -89,7 +88,7 @@ def _counted(count: Count) -> dict[str, Any]:
     return {
         "method": workspace.method.name,
         "flops": {
-            "inference": count.inference,
+            "inference": flops.inference,
             "training": flops.training,
             "site_besides_steps": flops.site_besides_steps,
             "server": flops.server,

@@ -24,6 +24,7 @@ from polyclinic.data.federation import Task
 from polyclinic.data.imageset import ImageSet, Sample
 from polyclinic.data.sitedata import SiteData
 from polyclinic.engines.inprocess import InProcess
+from polyclinic.evaluation.inference import predict_probabilities
 from polyclinic.exchange.messages import Broadcast, Tensors, Update
 from polyclinic.federation.checkpoint import Checkpoint
 from polyclinic.federation.observer import Observer
@@ -31,6 +32,7 @@ from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site, SubmitWrite, write_now
 from polyclinic.federation.site_store import SiteState, SiteStore
 from polyclinic.federation.workspace import Workspace, build_workspace
+from polyclinic.networks import SegmentationNetwork
 from polyclinic.recipe import AugmentationSettings, Recipe
 from polyclinic.recipe.changes import with_changes
 
@@ -64,6 +66,7 @@ class Rehearsal:
             self.server.round()
         first, in_sites = self.sites[0], sum(site.in_round for site in self.sites)
         return Counted(
+            inference=forward_flops(self.workspace.network, self.size),
             training=first.in_steps / first.seen,
             site_besides_steps=first.in_round - first.in_steps,
             server=counter.get_total_flops() - in_sites,
@@ -83,8 +86,9 @@ class Rehearsal:
 
 @dataclass(frozen=True)
 class Counted:
-    """FLOPs: of a step for each of its images, and the rest of a round's, at the first site and at the server."""
+    """FLOPs of a prediction, of a step for each of its images, and of the rest of a round at its two ends."""
 
+    inference: float
     training: float
     site_besides_steps: float
     server: float
@@ -122,6 +126,15 @@ def flop_counter() -> FlopCounterMode:
     operation = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     gradient = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     return FlopCounterMode(display=False, custom_mapping={operation: forward, gradient: backward})
+
+
+def forward_flops(network: SegmentationNetwork, size: tuple[int, ...]) -> int:
+    """FLOPs of a prediction for one image, as evaluation and ``polyclinic predict`` make it."""
+    counter, device = flop_counter(), next(network.parameters()).device
+    image = torch.zeros(1, network.channels, *size, device=device)
+    with counter:
+        predict_probabilities(network, image, multiple=network.multiple)
+    return int(counter.get_total_flops())
 
 
 def noise(site: str, count: int, mixed: bool, task: Task, size: tuple[int, ...]) -> SiteData:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from math import inf, prod
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from polyclinic.data.federation import Task
-from polyclinic.evaluation.inference import predict_probabilities
 from polyclinic.exchange.messages import Tensors
 from polyclinic.federation.site_store import SiteState
 from polyclinic.networks import SegmentationNetwork
-from polyclinic.preview.rehearsal import Counted, Rehearsal, flop_counter
+from polyclinic.preview.rehearsal import Counted, Rehearsal, forward_flops
 from polyclinic.preview.value_log import ValueLog, strip_numbers, without_numbers
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.changes import with_changes
@@ -31,8 +32,6 @@ class Count:
     """FLOPs of a method, and how they were found."""
 
     flops: Counted
-    inference: float
-    """FLOPs of a prediction for one image."""
     rehearsal: Rehearsal
     pace: float
     """FLOPs that a step got done in a second on this machine; 0 if it has none."""
@@ -41,7 +40,7 @@ class Count:
     by_value: bool = False
     """Whether sizes depend on values, which are then those of noise in small images."""
     scaled: str | None = None
-    """Why the FLOPs are only those of small images, times what the bare network grows by; ``None`` if they are not."""
+    """Why the FLOPs are those of small images, times how many of them make a large one; ``None`` if they are not."""
 
     @property
     def pacer(self) -> Rehearsal:
@@ -95,31 +94,39 @@ def count_flops(recipe: Recipe, task: Task, sites: list[str], size: tuple[int, .
     if step > DIRECT:
         return count_by_shape(recipe, task, sorted(sites)[:MOST_SITES], size)
     rehearsal = Rehearsal(recipe, task, sites, size)
-    flops, inference = rehearsal.count(), forward_flops(rehearsal.workspace.network, size)
-    return Count(flops, inference, rehearsal, _pace(rehearsal.sites[0].in_steps, rehearsal.sites[0].seconds))
+    return Count(rehearsal.count(), rehearsal, _pace(rehearsal.sites[0].in_steps, rehearsal.sites[0].seconds))
 
 
 def count_by_shape(recipe: Recipe, task: Task, sites: list[str], size: tuple[int, ...]) -> Count:
     """Rehearse small images with numbers, then large ones without."""
+    batch_size = recipe.training.batch_size
+    for small_batch in sorted({min(SMALL_BATCH, batch_size), batch_size}):
+        # A method that does something else with more images, such as clustering them, needs all of them.
+        smaller = with_changes(recipe, {"training.batch_size": small_batch})
+        count = _count_from(smaller, recipe, task, sites, size)
+        if not count.scaled:
+            break
+    return count
+
+
+def _count_from(smaller: Recipe, recipe: Recipe, task: Task, sites: list[str], size: tuple[int, ...]) -> Count:
+    """Count ``recipe`` with the values that a rehearsal of ``smaller`` reads from small images."""
     large = Rehearsal(with_changes(recipe, {"engine.device": "cpu"}), task, sites, size)
-    batch = min(SMALL_BATCH, recipe.training.batch_size)
-    smaller = with_changes(recipe, {"training.batch_size": batch})
     small = Rehearsal(smaller, task, sites, small_size(size, large.workspace.network.multiple))
     log = ValueLog()
     with log.recording():
         counted = small.count()
     timed = small.train_once_more(small.sites[0].store.load(0), small.server.state.shared)
     pace = _pace(counted.training * timed.seen, timed.seconds)
-    inference = forward_flops(large.workspace.network, size)
     strip_numbers(large.workspace.network)
     try:
         with log.replaying():
             flops = large.count(watch_memory=True)
     except Exception as error:  # whatever a component does that tensors without numbers cannot
-        growth = inference / max(1, forward_flops(small.workspace.network, small.size))
-        flops = Counted(*(growth * number for number in (counted.training, counted.site_besides_steps, counted.server)))
-        return Count(flops, inference, small, pace, scaled=f"{type(error).__name__}: {str(error).splitlines()[0]}")
-    return Count(flops, inference, large, pace, small, log.by_value)
+        growth = prod(size) / prod(small.size)
+        flops = Counted(*(growth * number for number in astuple(counted)))
+        return Count(flops, small, pace, scaled=f"{type(error).__name__}: {str(error).splitlines()[0]}")
+    return Count(flops, large, pace, small, log.by_value)
 
 
 def _pace(flops: float, seconds: float) -> float:
@@ -131,10 +138,10 @@ def small_size(size: tuple[int, ...], multiple: int) -> tuple[int, ...]:
     return tuple(min(axis, 2 * multiple) for axis in size)
 
 
-def forward_flops(network: SegmentationNetwork, size: tuple[int, ...]) -> int:
-    """FLOPs of a prediction for one image, as evaluation and ``polyclinic predict`` make it."""
-    counter, device = flop_counter(), next(network.parameters()).device
-    with without_numbers(), counter:
-        image = torch.empty(1, network.channels, *size, device=device)
-        predict_probabilities(network, image, multiple=network.multiple)
-    return int(counter.get_total_flops())
+def bare_step_flops(network: SegmentationNetwork, size: tuple[int, ...], batch_size: int) -> float:
+    """About the FLOPs of a step without any component, by shape; infinite if the network looks at values."""
+    try:
+        with without_numbers():
+            return 3.0 * batch_size * forward_flops(network, size)
+    except DataDependentOutputException:
+        return inf

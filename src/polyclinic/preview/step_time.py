@@ -35,7 +35,7 @@ class Candidate:
     @property
     def expected(self) -> float:
         """Seconds of one step and one prediction, at the pace of a real step."""
-        return (self.count.step_flops + self.count.inference) / self.count.pace if self.count.pace else 0.0
+        return (self.count.step_flops + self.count.flops.inference) / self.count.pace if self.count.pace else 0.0
 
 
 def seconds_of(

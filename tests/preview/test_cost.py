@@ -336,19 +336,22 @@ def test_large_volumes_are_counted_by_their_shape_and_not_timed(
         raise PolyclinicError("an image was read")
 
     federation, voxels = tmp_path / "fed", np.zeros((256, 256, 115), np.uint8)
-    for site in "ab":
-        for part in ("images", "labels"):
-            (federation / site / part).mkdir(parents=True)
-            nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), federation / site / part / "v.nii.gz")
+    nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), tmp_path / "v.nii.gz")
+    for folder in (federation / site / part for site in "ab" for part in ("images", "labels")):
+        folder.mkdir(parents=True)
+        for number in range(3):
+            (folder / f"v{number}.nii.gz").hardlink_to(tmp_path / "v.nii.gz")
     (federation / "federation.toml").write_text('classes = ["background", "ball"]\nchannels = 1\nspatial_dims = 3\n')
     recipe = write_tiny_recipe(tmp_path / "r.toml", federation)
     monkeypatch.setattr("polyclinic.data.build_imageset.prepare", read)
     heard: list[str] = []
-    overrides = ["data.size=[256,256,112]", "split.val=0.0", "split.test=0.0", "network.width=32"]
+    overrides = ["data.size=[256,256,112]", "network.width=32"]
     facts = costs(load_recipe(recipe, overrides), ["fedavg"], tell=heard.append)
     (row,) = facts["methods"]
     assert facts["image"] == [1, 256, 256, 112]
-    one = costs(load_recipe(recipe, [*overrides, "data.size=[8,8,8]", "training.batch_size=1"]), ["fedavg"], repeats=1)
+    one = costs(
+        load_recipe(recipe, [*overrides[1:], "data.size=[8,8,8]", "training.batch_size=1"]), ["fedavg"], repeats=1
+    )
     ratio = 256 * 256 * 112 / 8**3
     for kind in ("inference", "training"):
         assert row["flops"][kind] == one["methods"][0]["flops"][kind] * ratio

@@ -75,7 +75,7 @@ def profiled(timeline: Timeline) -> Iterator[Timeline]:
             wrapped.time(owner, function, name)
         wrapped.time(Server, "_attempt", "round", lambda one: {"number": one.state.round})
         # Sites train while an aggregating component walks over the updates, and are no part of it.
-        wrapped.time_each(Server, "_accepted", "collecting updates", component="")
+        wrapped.time_each(Server, "_accepted", "waiting for updates", component="")
         wrapped.time(Site, "train", "site", _site)
         wrapped.time(Site, "evaluate", "scoring", _site)
         wrapped.time(SiteStore, "save", "save state", lambda _, state: {"number": state.round})

@@ -43,19 +43,22 @@ def _table(*columns: str) -> Table:
 def _phases(profile: dict[str, Any]) -> Table:
     """What the run waited for, then what went on beside it; shares are of the whole time."""
     table, whole = _table("phase", "seconds", "share", "times"), profile["seconds"]
-    rows = [row for row in profile["phases"] if not row["beside"]]
-    rows.append({"phase": "other", "seconds": profile["other"], "count": ""})
-    small = [row for row in rows if row["seconds"] < _SMALLEST_SHARE * whole and row["phase"] != "other"]
-    if len(small) > 1:
-        rows = [row for row in rows if row not in small]
-        rows.append({"phase": f"{len(small)} more", "seconds": sum(row["seconds"] for row in small), "count": ""})
-    for row in sorted(rows, key=lambda row: -float(row["seconds"])):
-        table.add_row(row["phase"], f"{row['seconds']:.2f}", f"{row['seconds'] / whole:.1%}", str(row["count"]))
+    other = {"phase": "other", "seconds": profile["other"], "count": ""}
+    for row in _largest([row for row in profile["phases"] if not row["beside"]] + [other], whole):
+        share = f"{row['seconds'] / whole:.1%}"
+        table.add_row(row["phase"], f"{row['seconds']:.2f}", share, str(row["count"]))
     table.add_row("in all", f"{whole:.2f}", "", "", style="bold")
-    for row in profile["phases"]:
-        if row["beside"]:
-            table.add_row(f"beside: {row['phase']}", f"{row['seconds']:.2f}", "", str(row["count"]))
+    for row in _largest([row for row in profile["phases"] if row["beside"]], whole):
+        table.add_row(f"beside: {row['phase']}", f"{row['seconds']:.2f}", "", str(row["count"]))
     return table
+
+
+def _largest(rows: list[dict[str, Any]], whole: float) -> list[dict[str, Any]]:
+    """The rows that matter, the largest first, and the sum of the others."""
+    small = [row for row in rows if row["seconds"] < _SMALLEST_SHARE * whole and row["phase"] != "other"]
+    large = sorted((row for row in rows if row not in small), key=lambda row: -float(row["seconds"]))
+    more = {"phase": f"{len(small)} more", "seconds": sum(row["seconds"] for row in small), "count": ""}
+    return [*large, more] if len(small) > 1 else large + small
 
 
 def _by_site(sites: dict[str, dict[str, float]]) -> Table:

@@ -23,6 +23,8 @@ from polyclinic.runs.plan import RunPlan
 
 PROFILE, TRACE = "profile.json", "trace.json"
 _NANOSECONDS = 10**9
+# Made of other spans: what is left of them has no name of its own.
+_HOLD_OTHERS = frozenset({"round", "site", "local training", "batch", "step", "gradients", "losses", "scoring"})
 
 
 @contextmanager
@@ -101,13 +103,12 @@ def profile_of(timeline: Timeline, end: int | None = None) -> dict[str, Any]:
     """Plain data: seconds by phase, by site and by component. A span's seconds are those outside of spans inside it."""
     wall = (time.perf_counter_ns() if end is None else end) - timeline.start
     known = sum(amounts[0] for kind, amounts in timeline.totals.items() if not kind.beside)
-    holds_others = {kind.name for kind, amounts in timeline.totals.items() if amounts[1] and not kind.component}
     phases: dict[tuple[str, bool], list[float]] = {}
     sites: dict[str, dict[str, float]] = {}
     components: dict[str, dict[str, float]] = {name: {} for name in timeline.components}
     rounds: dict[int, float] = {}
     for kind, (alone, within, count) in timeline.totals.items():
-        title = "components" if kind.component else kind.name + ", the rest" * (kind.name in holds_others)
+        title = "components" if kind.component else kind.name + ", the rest" * (kind.name in _HOLD_OTHERS)
         row = phases.setdefault((title, kind.beside), [0.0, 0])
         row[0], row[1] = row[0] + alone / _NANOSECONDS, row[1] + count
         if kind.site:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from polyclinic.cli.cost import _column, _short
+from polyclinic.cli.cost import _about_count, _column, _short
 from support import call
 
 # The tiny recipe's U-Net: 3x3 convolutions before 10 norms, two transposed ones of 2x2, one of 1x1, all with biases.
@@ -73,7 +73,29 @@ def test_the_recipes_own_method_and_all_data_as_json(tiny_recipe_file: Path) -> 
     assert row["bytes"]["up"] == {"weights": BYTES, "declared": 0, "run_time": {}, "measured": None}
     for kind in ("inference", "training"):
         assert row["seconds"][kind]["median"] == row["seconds"][kind]["all"][0] > 0
-    assert done.err.splitlines()[0] == "fedprox: counting two rounds on noise"
+    assert row["seconds"]["not_timed"] is None
+    assert done.err.splitlines() == [
+        "fedprox (1 of 1): counting two rounds on noise",
+        "timing 1 steps and predictions of each method",
+    ]
+
+
+def test_what_is_not_timed_has_a_dash_and_a_word(tiny_recipe_file: Path) -> None:
+    done = call("cost", tiny_recipe_file, "--methods", "fedavg", "--seconds-limit", "0")
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[3].split()[5:7] == ["-", "-"]
+    assert "fedavg: not timed, not asked for." in done.out
+    assert "timing" not in done.err
+
+
+def test_what_shapes_left_open_is_said() -> None:
+    flops = {"rehearsed": [32, 32], "scaled": None, "by_value": False}
+    assert _about_count({"method": "moon", "flops": flops}) == []
+    (line,) = _about_count({"method": "fpl", "flops": flops | {"by_value": True}})
+    assert line == "fpl: numbers of clusters, pixels and the like are those of noise of 32x32."
+    (line,) = _about_count({"method": "odd", "flops": flops | {"scaled": "ValueError: no"}})
+    assert "those of images of 32x32" in line
+    assert line.endswith("by shape they cannot be counted, ValueError: no.")
 
 
 def test_a_measured_round_leaves_no_plus_and_no_file(
@@ -121,7 +143,7 @@ def test_wrong_usage_shows_the_usage(tiny_recipe_file: Path) -> None:
 def test_help_is_instant_and_fits() -> None:
     done = call("cost", "--help")
     assert max(map(len, done.out.splitlines())) <= 80
-    for word in ("RECIPE", "--methods", "--set", "--measure", "--repeats", "--json"):
+    for word in ("RECIPE", "--methods", "--set", "--measure", "--repeats", "--seconds-limit", "--json"):
         assert word in done.out
     code = (
         "import sys; from polyclinic.cli import main; sys.argv = ['polyclinic', 'cost', '--help']\n"
@@ -151,4 +173,6 @@ def test_a_column_has_one_unit() -> None:
     assert _column("FLOPs train", [999_951]) == ("M", ["1.000"])
     assert _column("params all", [123_456, 9]) == ("k", ["123.5", "0.0"])
     assert _column("params all", [900, 9]) == ("", ["900", "9"])
-    assert _column("time train", [2.5, 0.0123456]) == ("ms", ["2500.00", "12.35"])
+    assert _column("time train", [2.5, 0.0123456, None]) == ("ms", ["2500.00", "12.35", "-"])
+    assert _column("time train", [250, 12.04]) == ("s", ["250.0", "12.0"])
+    assert _column("time train", [None]) == ("ms", ["-"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from polyclinic.components.step import Step
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Task
 from polyclinic.networks import build_network
-from polyclinic.preview.cost import costs, take_turns
+from polyclinic.preview.cost import costs
 from polyclinic.preview.rehearsal import flop_counter
 from polyclinic.recipe.files import load_recipe
 from support import write_tiny_federation, write_tiny_recipe, write_volumes
@@ -296,18 +295,6 @@ def test_wrong_methods_are_refused_before_anything_is_counted(tiny_recipe_file: 
     assert heard == []
 
 
-def test_methods_take_turns_and_the_first_turn_is_not_timed() -> None:
-    order: list[str] = []
-
-    def work(name: str) -> float:
-        order.append(name)
-        return float(len(order))
-
-    taken = take_turns([partial(work, "a"), partial(work, "b")], 3)
-    assert "".join(order) == "ba" + "ab" + "ba" + "ab"
-    assert taken == [[3, 6, 7], [4, 5, 8]]
-
-
 def test_training_time_is_that_of_the_steps_for_one_image(
     tiny_recipe_file: Path, own_components: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,7 +321,42 @@ def test_training_time_is_that_of_the_steps_for_one_image(
             self.state = {"trained": torch.tensor(site.round)}
             return {}
 
-    row = costs(load_recipe(tiny_recipe_file), ["fedavg+slow"], repeats=2)["methods"][0]
+    row = costs(load_recipe(tiny_recipe_file), ["fedavg+slow"], repeats=2, seconds_limit=100)["methods"][0]
     assert row["seconds"]["training"] == {"median": 5.0, "all": [5.0, 5.0]}, "a step has two images"
     assert row["seconds"]["inference"] == {"median": 0.0, "all": [0.0, 0.0]}
     assert rounds == [0, 0, 1, 1, 2, 2, 2], "two sites twice, then the first one, once without being timed"
+
+
+def test_large_volumes_are_counted_by_their_shape_and_not_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sites of 256 x 256 x 115 voxels: no voxel is read, and nothing of that size is ever in memory."""
+    import nibabel
+
+    def read(*_: object) -> None:
+        raise PolyclinicError("an image was read")
+
+    federation, voxels = tmp_path / "fed", np.zeros((256, 256, 115), np.uint8)
+    nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), tmp_path / "v.nii.gz")
+    for folder in (federation / site / part for site in "ab" for part in ("images", "labels")):
+        folder.mkdir(parents=True)
+        for number in range(3):
+            (folder / f"v{number}.nii.gz").hardlink_to(tmp_path / "v.nii.gz")
+    (federation / "federation.toml").write_text('classes = ["background", "ball"]\nchannels = 1\nspatial_dims = 3\n')
+    recipe = write_tiny_recipe(tmp_path / "r.toml", federation)
+    monkeypatch.setattr("polyclinic.data.build_imageset.prepare", read)
+    heard: list[str] = []
+    overrides = ["data.size=[256,256,112]", "network.width=32"]
+    facts = costs(load_recipe(recipe, overrides), ["fedavg"], tell=heard.append)
+    (row,) = facts["methods"]
+    assert facts["image"] == [1, 256, 256, 112]
+    one = costs(
+        load_recipe(recipe, [*overrides[1:], "data.size=[8,8,8]", "training.batch_size=1"]), ["fedavg"], repeats=1
+    )
+    ratio = 256 * 256 * 112 / 8**3
+    for kind in ("inference", "training"):
+        assert row["flops"][kind] == one["methods"][0]["flops"][kind] * ratio
+    assert row["bytes"] == one["methods"][0]["bytes"]
+    assert row["seconds"]["training"] == row["seconds"]["inference"] == {"median": None, "all": []}
+    assert "--seconds-limit" in row["seconds"]["not_timed"] or "memory" in row["seconds"]["not_timed"]
+    assert heard == ["fedavg (1 of 1): counting two rounds on noise"]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.preview.rehearsal import StrictObserver, flop_counter, noise, rehearse
+from polyclinic.preview.rehearsal import Rehearsal, StrictObserver, flop_counter, noise
 from support import tiny_recipe, tiny_task
 
 
@@ -40,20 +38,36 @@ def test_noise_has_every_class_and_as_many_unlabelled_images_where_they_are_want
     assert not torch.equal(other.images.batch(everything)[0], images)
 
 
-def test_the_second_round_is_counted_and_a_timed_one_leaves_no_trace(tmp_path: Path) -> None:
-    rehearsal = rehearse(tiny_recipe(), tiny_task(), ["south", "north"], (8, 8), tmp_path)
+def test_the_second_round_is_counted_and_a_third_leaves_no_trace() -> None:
+    rehearsal = Rehearsal(tiny_recipe(), tiny_task(), ["south", "north"], (8, 8))
+    counted, event = rehearsal.count(), rehearsal.observer.event
     assert rehearsal.server.sites == ("north", "south")
-    assert (rehearsal.event["round"], rehearsal.event["samples"]) == (1, {"north": 2, "south": 1})
-    assert rehearsal.training > 0
-    assert (rehearsal.site_besides_steps, rehearsal.in_server) == (0, 0)
-    files = {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")}
-    assert rehearsal.seconds() > 0
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == files
+    assert (event["round"], event["samples"]) == (1, {"north": 2, "south": 1})
+    assert counted.training > counted.inference > 0
+    assert (counted.site_besides_steps, counted.server) == (0, 0)
+    state = rehearsal.sites[0].store.load(0)
+    site = rehearsal.train_once_more(state, {})
+    assert (site.seconds > 0, site.seen) == (True, 2)
+    assert rehearsal.sites[0].store.load(0).round == state.round == 1
 
 
-def test_pooled_data_has_one_site(tmp_path: Path) -> None:
-    rehearsal = rehearse(tiny_recipe("central"), tiny_task(), ["south", "north"], (8, 8), tmp_path)
+def test_pooled_data_has_one_site() -> None:
+    rehearsal = Rehearsal(tiny_recipe("central"), tiny_task(), ["south", "north"], (8, 8))
+    rehearsal.count()
     assert rehearsal.server.sites == ("north",)
+
+
+def test_a_patch_is_the_image() -> None:
+    patches = tiny_recipe("fedavg", data={"patch": [8, 8]})
+    whole, cut = (Rehearsal(recipe, tiny_task(), ["north"], (8, 8)).count() for recipe in (tiny_recipe(), patches))
+    assert whole == cut
+
+
+@pytest.mark.parametrize("labelled", [None, True, False])
+def test_noise_knows_its_labels_without_a_look(labelled: bool | None) -> None:
+    data = noise("north", 3, True, tiny_task(), (8, 8))
+    wanted = [i for i, has in enumerate(data.images.labelled.tolist()) if labelled is None or has == labelled]
+    assert data.training_indices(labelled).tolist() == wanted
 
 
 def test_a_refusal_stops_the_rehearsal_with_a_sentence() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Any
@@ -25,6 +27,9 @@ def cost(
         bool, typer.Option("--measure", help="Also run one round on the images and count the bytes that cross.")
     ] = False,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Timed steps and predictions of each method.")] = 7,
+    seconds_limit: Annotated[
+        float, typer.Option("--seconds-limit", min=0, help="Seconds for a method's timed steps; 0 times nothing.")
+    ] = 20,
     json_output: JsonOption = False,
 ) -> None:
     """Say what methods cost before a run: FLOPs, parameters, time per image, bytes up and down."""
@@ -37,11 +42,26 @@ def cost(
     wanted = plan_grid(loaded, wanted, (loaded.seed,), Path()).methods
     from polyclinic.preview.cost import costs
 
-    facts = costs(loaded, wanted, measure, repeats, tell=lambda text: typer.echo(text, err=True))
+    with _progress() as tell:
+        facts = costs(loaded, wanted, measure, repeats, tell, seconds_limit)
     if json_output:
         typer.echo(json.dumps(facts, indent=2))
     else:
         _print(facts)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Tell what is being done: in a line that changes on a terminal, else line by line; never among the results."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda text: typer.echo(text, err=True)
+        return
+    with console.status("reading headers") as status:
+        yield lambda text: status.update(escape(text))
 
 
 def _print(facts: dict[str, Any]) -> None:
@@ -72,8 +92,8 @@ def _print(facts: dict[str, Any]) -> None:
         console.print(line, markup=False)
 
 
-def _numbers(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """The columns of numbers."""
+def _numbers(rows: list[dict[str, Any]]) -> dict[str, list[float | None]]:
+    """The columns of numbers; a time may be unknown."""
     return {
         "FLOPs predict": [row["flops"]["inference"] for row in rows],
         "FLOPs train": [row["flops"]["training"] for row in rows],
@@ -117,8 +137,24 @@ def _remarks(row: dict[str, Any], facts: dict[str, Any]) -> list[str]:
     # Clustering a few vectors is no news; a pass over all images or many probes is.
     if flops["site_besides_steps"] + flops["server"] > flops["training"] * batch / 100:
         site, server = _short(flops["site_besides_steps"]), _short(flops["server"])
-        where = f"{site} FLOPs at a site of {batch} images and {server} at the server of {facts['sites']} sites"
+        sites = flops["rehearsed_sites"]
+        where = f"{site} FLOPs at a site of {batch} images and {server} at the server of {sites} sites"
         lines.append(f"{row['method']}: besides the steps a round has {where}.")
+    if (reason := row["seconds"]["not_timed"]) is not None:
+        lines.append(f"{row['method']}: not timed, {reason}.")
+    return [*lines, *_about_count(row)]
+
+
+def _about_count(row: dict[str, Any]) -> list[str]:
+    """What was not counted on images of the right size."""
+    flops, shape, lines = row["flops"], "x".join(map(str, row["flops"]["rehearsed"])), []
+    if flops["scaled"]:
+        lines.append(
+            f"{row['method']}: FLOPs and bytes are those of images of {shape}, FLOPs times how many of them make one "
+            f"of the right size; by shape they cannot be counted, {flops['scaled']}."
+        )
+    elif flops["by_value"]:
+        lines.append(f"{row['method']}: numbers of clusters, pixels and the like are those of noise of {shape}.")
     return lines
 
 
@@ -128,13 +164,16 @@ def _bytes(way: dict[str, Any]) -> float:
     return mean(measured.values()) if measured else float(way["weights"] + way["declared"])
 
 
-def _column(kind: str, numbers: list[float]) -> tuple[str, list[str]]:
-    """The unit of a column and its numbers, of which the largest has four digits."""
+def _column(kind: str, numbers: Sequence[float | None]) -> tuple[str, list[str]]:
+    """The unit of a column and its numbers, of which the largest has four digits; a dash for one that is unknown."""
+    largest = max((number for number in numbers if number is not None), default=0.0)
     if kind.startswith("time"):
-        return "ms", [f"{1000 * number:.2f}" for number in numbers]
-    factor, unit = _unit(max(numbers))
-    decimals = 4 - len(f"{max(numbers) / factor:.0f}") if unit else 0
-    return unit + ("B" if kind.startswith("bytes") else ""), [f"{number / factor:.{decimals}f}" for number in numbers]
+        factor, unit, decimals = (0.001, "ms", 2) if largest < 100 else (1.0, "s", 1)
+    else:
+        factor, unit = _unit(largest)
+        decimals = 4 - len(f"{largest / factor:.0f}") if unit else 0
+    texts = ["-" if number is None else f"{number / factor:.{decimals}f}" for number in numbers]
+    return unit + ("B" if kind.startswith("bytes") else ""), texts
 
 
 def _short(number: float, what: str = "") -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polyclinic.cli.options import JsonOption, RecipeArgument, SetOption
 from polyclinic.core.quick_imports import quick_imports
+
+if TYPE_CHECKING:
+    from polyclinic.core.timing import Timeline
 
 
 def run(
@@ -32,6 +35,9 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted run, to the same result.")
     ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Say where the time went: a table, profile.json and trace.json.")
+    ] = False,
     json_output: JsonOption = False,
 ) -> None:
     """Train and test one method: leaves a run folder, prints a table of the sites."""
@@ -50,7 +56,7 @@ def run(
         typer.echo(f"{out}: holds no finished round to resume from, so training starts with the first.", err=True)
     with ScreenObserver(loaded.method) as screen:
         try:
-            result = execute(loaded, out=out, resume=resume, observer=screen)
+            result = execute(loaded, out=out, resume=resume, observer=screen, profile=_timeline() if profile else False)
         except KeyboardInterrupt:
             again = shlex.join(["polyclinic", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
             typer.echo(
@@ -61,4 +67,16 @@ def run(
         typer.echo((result.folder / "summary.json").read_text(encoding="utf-8").rstrip())
         return
     print_run(result.summary)
+    if profile:
+        from polyclinic.report.profile_table import print_profile
+
+        print_profile(result.folder)
     typer.echo(f"Run folder: {result.folder}")
+
+
+def _timeline() -> Timeline:
+    """One that has begun with this process: start-up is part of what a user waits for."""
+    from polyclinic.core.timing import Timeline
+    from polyclinic.runs.profile import process_start
+
+    return Timeline(process_start())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from polyclinic.core.timing import recording
 from polyclinic.data.federation import Item
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData, pool
@@ -48,7 +49,8 @@ class LocalExecution(Execution):
         """Prepare the images of a part, and stop before any training where a site could not take part."""
         sites, trained = self.open_sites(workspace, part)
         engine = self.open_engine(workspace, sites, self.observer)
-        engine.started_by([sys.executable, "-m", WORKER_PROGRAM, str(self.folder.path), part.name])
+        profile = [] if recording() is None else ["--profile"]
+        engine.started_by([sys.executable, "-m", WORKER_PROGRAM, str(self.folder.path), part.name, *profile])
         self.tell_once([f"engine: {engine.about}"] if engine.about else [])
         return Server(workspace, engine, trained, self.folder.part(part.name), self.observer)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.timing import Timeline, timed
 from polyclinic.engines.registry import OpenEngine, find_engine
 from polyclinic.evaluation.protocols import split_files
 from polyclinic.federation.observer import Observer, Observers
@@ -23,6 +24,7 @@ from polyclinic.runs.live_view import Live
 from polyclinic.runs.local_execution import LocalExecution
 from polyclinic.runs.longer_run import change_rounds
 from polyclinic.runs.plan import RunPlan, plan_run
+from polyclinic.runs.profile import profile_written, profiled_run
 from polyclinic.runs.remote_execution import refuse_impossible
 from polyclinic.runs.task_agreement import task_table
 from polyclinic.runs.tracking import trackers_for
@@ -44,12 +46,15 @@ def run(
     method: str | None = None,
     overrides: Iterable[str] = (),
     observer: Observer | None = None,
+    profile: bool | Timeline = False,
 ) -> RunResult:
     """Execute a recipe and leave a run folder behind.
 
     ``recipe`` is a recipe, a file, or the name of a shipped recipe; ``overrides`` are texts such as
     ``"training.rounds=5"``. With ``resume`` a run that was interrupted goes on to the same result;
     one that was given more ``training.rounds`` goes on to the result of a run that had them from the start.
+    With ``profile`` the folder also says where the time of this call went (``profile.json``, ``trace.json``); a
+    ``Timeline`` may have begun earlier.
     """
     if not isinstance(recipe, Recipe):
         source, recipe = recipe, load_recipe(recipe, overrides, method=method)
@@ -58,9 +63,17 @@ def run(
         raise PolyclinicError("overrides: only for a recipe's file or name; change a Recipe object itself.")
     elif method is not None:
         recipe = with_changes(recipe, {"method": method})
-    load_plugins(recipe.plugins)  # before the look for an engine, which a plugin may bring
-    entry = find_engine(recipe.engine.name)
-    plan = _with_absolute_federation(plan_run(recipe))
+    if profile is False:
+        return _run(recipe, out, resume, observer)
+    with profiled_run(Timeline() if profile is True else profile):
+        return _run(recipe, out, resume, observer)
+
+
+def _run(recipe: Recipe, out: str | Path | None, resume: bool, observer: Observer | None) -> RunResult:
+    with timed("plan"):
+        load_plugins(recipe.plugins)  # before the look for an engine, which a plugin may bring
+        entry = find_engine(recipe.engine.name)
+        plan = _with_absolute_federation(plan_run(recipe))
     folder = RunFolder(Path(out) if out is not None else default_folder(plan))
     with folder.locked():
         if resume and entry.opens is not None:
@@ -70,12 +83,14 @@ def run(
         if finished is not None:
             return RunResult(folder.path, finished)
         if entry.opens is not None:
-            return RunResult(folder.path, _run_here(plan, folder, entry.opens, observer))
+            with profile_written(folder):
+                return RunResult(folder.path, _run_here(plan, folder, entry.opens, observer))
     # The server's process takes the lock of the folder from here on.
     assert entry.launches is not None
     refuse_impossible(plan.recipe, plan.method)
     federation = plan.federation
-    entry.launches(plan.recipe, tuple(federation.sites), federation.name, folder.path, observer or Observer())
+    with profile_written(folder):
+        entry.launches(plan.recipe, tuple(federation.sites), federation.name, folder.path, observer or Observer())
     summary = folder.summary()
     assert summary is not None
     return RunResult(folder.path, summary)

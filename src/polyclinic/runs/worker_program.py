@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import socket
+from contextlib import nullcontext
 from pathlib import Path
 
+from polyclinic.core.timing import Timeline
 from polyclinic.engines.inprocess import InProcess
 from polyclinic.engines.workers.channel import Channel
 from polyclinic.engines.workers.process import prepare_child
 from polyclinic.engines.workers.serving import serve
 from polyclinic.federation.observer import Observer
+from polyclinic.federation.profiling import profiled
 from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.folder import RunFolder
@@ -26,6 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--parent", type=int, required=True, help="process id that this worker belongs to")
     parser.add_argument("--channel", type=int, required=True, help="inherited file descriptor of the channel")
     parser.add_argument("--device", required=True, help="device that this worker trains on")
+    parser.add_argument("--profile", action="store_true", help="say where the time goes")
     options = parser.parse_args(arguments)
     prepare_child(options.parent)
     folder = RunFolder(options.folder)
@@ -35,7 +39,8 @@ def main(arguments: list[str] | None = None) -> None:
     workspace = plan.open_workspace()
     part = next(part for part in plan.parts if part.name == options.part)
     sites, _ = execution.open_sites(workspace, part)
-    serve(workspace, sites, Channel(socket.socket(fileno=options.channel)))
+    with profiled(Timeline()) if options.profile else nullcontext():
+        serve(workspace, sites, Channel(socket.socket(fileno=options.channel)))
 
 
 if __name__ == "__main__":

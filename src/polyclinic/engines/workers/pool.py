@@ -12,6 +12,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.timing import recording
 from polyclinic.engines.workers.process import WorkerProcess
 from polyclinic.engines.workers.schedule import Expected, next_site, window_size
 from polyclinic.engines.workers.shared_block import SharedBlock
@@ -153,6 +154,8 @@ class WorkerPool:
             if self._tasks[worker]:
                 on_start(self._tasks[worker][0].site)
             worker.unsaved = reply["unsaved"]
+            if (timeline := recording()) is not None and reply["spans"] is not None:
+                timeline.add(reply["spans"], f"worker {worker.number + 1}")
             job.expected.note(task.site, reply["seconds"])
             if job.work == "train":
                 self._trained_by[task.site] = worker

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from polyclinic.core.background_writer import BackgroundWriter
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.timing import recording
 from polyclinic.engines.inprocess import guarded
 from polyclinic.engines.workers.channel import Channel
 from polyclinic.engines.workers.shared_block import SharedBlock
@@ -19,6 +20,8 @@ from polyclinic.federation.workspace import Workspace
 
 def serve(workspace: Workspace, sites: dict[str, Site], channel: Channel) -> None:
     """Answer until the engine closes the channel."""
+    if (timeline := recording()) is not None:
+        timeline.restart()  # a forked process has that of the one that it came from
     with BackgroundWriter() as writer:
         worker = _Worker(workspace, sites, writer)
         while True:
@@ -49,7 +52,9 @@ class _Worker:
                 self.blocks[request["answer"]].write(*to_tensors(self._work(request)))
         except PolyclinicError as error:  # this machine's fault, not the site's: such as a full disk
             return {"error": str(error)}
-        return {"unsaved": self.unsaved, "seconds": time.perf_counter() - started}
+        timeline = recording()
+        spans = None if timeline is None else timeline.take()
+        return {"unsaved": self.unsaved, "seconds": time.perf_counter() - started, "spans": spans}
 
     def _work(self, request: dict[str, Any]) -> Update | Evaluation | Failure:
         broadcast = cast(Broadcast, from_tensors(*self.blocks[request["broadcast"]].read()))

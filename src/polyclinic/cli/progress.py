@@ -39,6 +39,7 @@ class ScreenObserver(Observer):
             disable=not self.console.is_terminal,
         )
         self.task: TaskID | None = None
+        self.preparation: TaskID | None = None
         self.dice = ""
 
     def __enter__(self) -> ScreenObserver:
@@ -59,6 +60,12 @@ class ScreenObserver(Observer):
         self.task = self.bar.add_task(
             name, total=rounds, completed=done, note=f"{len(sites)} site{'s' if len(sites) > 1 else ''}"
         )
+
+    def on_preparation(self, done: int, total: int) -> None:
+        """A bar of its own, until all images are prepared."""
+        if self.preparation is None:
+            self.preparation = self.bar.add_task("preparing images", total=total, note="")
+        self.bar.update(self.preparation, completed=done, total=total, visible=done < total)
 
     def on_site(self, round_number: int, site: str) -> None:  # noqa: ARG002
         """Name the site that has just finished."""

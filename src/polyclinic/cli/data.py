@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from polyclinic.data.federation import Federation
     from polyclinic.data.problems import Problem
 
-app = typer.Typer(help="Check a federation's files, write a demo federation, or look after prepared images.", no_args_is_help=True)
+app = typer.Typer(
+    help="Check a federation's files, write a demo federation, or look after prepared images.", no_args_is_help=True
+)
 
 _SHOWN_FILES = 3  # of a warning that many files share; errors name every file, --json everything
 

@@ -109,7 +109,7 @@ def _fill(
     with cache.making(sorted(wanted), preparation.say) as opened:
         grids = [_grids(site, entries, preparation) for site in sites]
         layouts = entry_layouts(sites, grids, opened, federation)
-        cache.make_room(sum(layout.layout.bytes for layout in layouts.values()))
+        cache.make_room(sum(layout.layout.file_bytes for layout in layouts.values()))
         targets = {name: FileTarget(opened[name], layout.layout) for name, layout in layouts.items()}
         indices = prepare_into(targets, layouts, sites, grids, preparation)
         for site in sites:

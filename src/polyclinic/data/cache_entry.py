@@ -13,7 +13,8 @@ import mmap
 import os
 import struct
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,7 +33,16 @@ _TYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "U8": np.dtype("u1")
 
 
 class CacheUnusableError(Exception):
-    """Nothing can be written here; the text says why."""
+    """The cache cannot be read or written; the text says why."""
+
+
+@contextmanager
+def unusable_if_it_fails() -> Iterator[None]:
+    """Turn errors of the file system into ``CacheUnusableError``: those of image files look the same."""
+    try:
+        yield
+    except OSError as error:
+        raise CacheUnusableError(error.strerror or str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,11 @@ class Layout:
             self.places[name] = self.bytes
             self.bytes += block.bytes
 
+    @property
+    def file_bytes(self) -> int:
+        """The size of its file, but for the index, which is small."""
+        return _HEADER + self.bytes
+
 
 class Target(Protocol):
     """Where blocks are written, by several processes at a time."""
@@ -82,8 +97,9 @@ class FileTarget:
 
     def __init__(self, descriptor: int, layout: Layout) -> None:
         self.descriptor, self.layout = descriptor, layout
-        os.ftruncate(descriptor, 0)
-        os.ftruncate(descriptor, _HEADER + layout.bytes)
+        with unusable_if_it_fails():
+            os.ftruncate(descriptor, 0)
+            os.ftruncate(descriptor, layout.file_bytes)
 
     def write(self, place: int, values: npt.NDArray[Any]) -> None:
         """Write at a place; other than through a mapping a full disk is an error here, and not the process's end."""
@@ -92,24 +108,20 @@ class FileTarget:
     def finish(self, index: Any) -> None:
         """Write index and header, and have a file that is too large for a checksum on the disk."""
         text = json.dumps(index).encode()
-        self._write(_HEADER + self.layout.bytes, memoryview(text))
-        end = _HEADER + self.layout.bytes + len(text)
+        self._write(self.layout.file_bytes, memoryview(text))
+        end = self.layout.file_bytes + len(text)
         small = end <= _SMALL
         digest = hashlib.sha256(os.pread(self.descriptor, end - _HEADER, _HEADER)).hexdigest() if small else ""
         self._write(0, memoryview(_header(self.layout, len(text), digest)))
         if not small:
-            try:
+            with unusable_if_it_fails():
                 os.fsync(self.descriptor)
-            except OSError as error:
-                raise CacheUnusableError(error.strerror or str(error)) from error
 
     def _write(self, place: int, data: memoryview) -> None:
-        try:
+        with unusable_if_it_fails():
             while data:
                 written = os.pwrite(self.descriptor, data, place)
                 place, data = place + written, data[written:]
-        except OSError as error:
-            raise CacheUnusableError(error.strerror or str(error)) from error
 
 
 class MemoryTarget:
@@ -139,14 +151,14 @@ def read_entry(path: Path) -> Entry:
         shared_lock(file.fileno())
         os.utime(file.fileno())  # the least recently used make room
         layout, index_bytes, digest = _read_header(file.read(_HEADER))
-        size = _HEADER + layout.bytes + index_bytes
+        size = layout.file_bytes + index_bytes
         if os.fstat(file.fileno()).st_size != size:
             raise ValueError(f"it has {os.fstat(file.fileno()).st_size} bytes, expected {size}")
         if size > _SMALL:
             # The mapping keeps a descriptor of its own, and the lock with it.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            data, ahead = _bytes_of(mapped), ReadAhead(mapped)
-            index = mapped[_HEADER + layout.bytes :]
+            data, ahead = mapped_bytes(mapped), ReadAhead(mapped)
+            index = mapped[layout.file_bytes :]
         else:
             content, ahead = bytearray(file.read()), None
             if hashlib.sha256(content).hexdigest() != digest:
@@ -160,7 +172,8 @@ def _plain_bytes(values: npt.NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
-def _bytes_of(mapped: mmap.mmap) -> Tensor:
+def mapped_bytes(mapped: mmap.mmap) -> Tensor:
+    """A mapped file as a tensor ``(bytes,)`` that must not be written to."""
     with warnings.catch_warnings():
         # Read-only on purpose: a private writable mapping larger than memory may be refused by the kernel.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

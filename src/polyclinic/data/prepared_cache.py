@@ -19,7 +19,7 @@ from pathlib import Path
 from polyclinic.core.files import cache_folder, private_folder
 from polyclinic.core.locks import try_exclusive_lock
 from polyclinic.core.wording import MB, readable_bytes
-from polyclinic.data.cache_entry import CacheUnusableError, Entry, read_entry
+from polyclinic.data.cache_entry import CacheUnusableError, Entry, read_entry, unusable_if_it_fails
 from polyclinic.recipe import DataSettings
 
 _SUFFIX = ".safetensors"
@@ -86,24 +86,20 @@ class PreparedCache:
         """
         with ExitStack() as stack:
             opened: dict[str, int] = {}
-            try:
+            with unusable_if_it_fails():
                 private_folder(self.folder)
                 for name in sorted(names):  # in one order everywhere: two processes never wait for each other
                     descriptor = self._take(name, say)
                     if descriptor is not None:
                         opened[name] = descriptor
                         stack.callback(self._drop, name, descriptor)
-            except OSError as error:
-                raise CacheUnusableError(error.strerror or str(error)) from error
             yield opened
 
     def add(self, names: Sequence[str]) -> None:
         """Make entries of files that are finished."""
-        try:
+        with unusable_if_it_fails():
             for name in names:
                 self._part(name).replace(self._path(name))
-        except OSError as error:
-            raise CacheUnusableError(error.strerror or str(error)) from error
 
     def make_room(self, wanted: int) -> None:
         """Remove the least recently used entries that nobody uses until so many bytes more fit under the limit."""
@@ -111,7 +107,7 @@ class PreparedCache:
         stored = self.stored()
         being_made = sum(file.bytes for file in self._listed(f".*{_SUFFIX}.part"))
         total = sum(file.bytes for file in stored) + being_made + wanted
-        for file in stored:
+        for file in stored if wanted <= self.limit else ():  # nothing goes in vain
             if total > self.limit and remove_unused(file.path):
                 total -= file.bytes
         if total > self.limit:

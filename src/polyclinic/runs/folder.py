@@ -20,7 +20,6 @@ CHANGEABLE_KEYS = (
     "training.max_update_ratio",
     "tracking.",
     "data.cache",
-    "data.memory_limit_mb",
     "engine.workers",
     "engine.deadline",
     "engine.gather",

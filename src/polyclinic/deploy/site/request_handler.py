@@ -266,6 +266,7 @@ class RequestHandler:
             if reason is None:
                 return recipe
             refuse(None if fits else reason)
+            self.log(f"prepared images stay in memory: {reason}")
         refuse(refusal_of_images(policy, total))
         return with_changes(recipe, {"data.cache": "off"})
 

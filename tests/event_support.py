@@ -8,7 +8,7 @@ from typing import Any
 from polyclinic.federation.observer import ForwardingObserver, Observer
 
 SAMPLES: dict[str, Any] = {
-    "part": "all", "sites": ["north", "south"], "rounds": 3, "done": 1, "round_number": 2, "site": "north",
+    "part": "all", "sites": ["north", "south"], "rounds": 3, "done": 1, "total": 4, "round_number": 2, "site": "north",
     "status": "training", "reason": "failed", "details": "trace", "event": {"round": 0}, "text": "hello",
     "summary": {"average": {"dice": 0.5}},
 }  # fmt: skip

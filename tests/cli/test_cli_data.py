@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from polyclinic.cli.data import app
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.locks import shared_lock
 from polyclinic.data.phantoms import DEMOS, write_demo
 
 runner = CliRunner()
@@ -115,3 +116,29 @@ def test_importing_the_command_imports_nothing_heavy() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_the_cache_is_listed_and_emptied(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyclinic.data.build_imageset import build_imageset
+    from polyclinic.data.open_federation import open_federation
+    from polyclinic.recipe import DataSettings
+
+    monkeypatch.setenv("POLYCLINIC_CACHE", str(tmp_path / "cache"))
+    prepared = tmp_path / "cache" / "prepared"
+    assert runner.invoke(app, ["cache"]).stdout == f"{prepared}: 0 entries, 0 B. Remove all of them: --clear\n"
+    federation = open_federation(folder)
+    build_imageset(federation.sites["hospital-a"], federation, DataSettings())
+    lines = runner.invoke(app, ["cache"]).stdout.splitlines()
+    assert {line.split()[-1].partition("-")[0] for line in lines[:-1]} == {"images", "labels"}
+    assert lines[-1].startswith(f"{prepared}: 2 entries, ")
+    about = json.loads(runner.invoke(app, ["cache", "--json"]).stdout)
+    assert len(about["entries"]) == 2
+    assert about["bytes"] == sum(entry["bytes"] for entry in about["entries"]) > 1000
+    other = runner.invoke(app, ["cache", str(tmp_path / "elsewhere"), "--clear"])
+    assert other.stdout == f"Removed 0 B from {tmp_path / 'elsewhere'}.\n"
+    assert len(list(prepared.glob("*.safetensors"))) == 2
+    with next(prepared.glob("labels-*")).open("rb") as used:
+        shared_lock(used.fileno())
+        assert runner.invoke(app, ["cache", "--clear"]).stdout.endswith("; 1 is in use and stays.\n")
+    assert json.loads(runner.invoke(app, ["cache", "--clear", "--json"]).stdout)["removed"] > 0
+    assert list(prepared.glob("*.safetensors")) == []

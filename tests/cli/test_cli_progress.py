@@ -36,6 +36,30 @@ def test_without_a_terminal_every_round_is_a_line_on_stderr(capsys: pytest.Captu
     ]
 
 
+def test_long_preparation_says_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    screen = ScreenObserver("fedavg")
+    for now, done in ((5.0, 10), (21.0, 40), (22.0, 41), (50.0, 99)):
+        screen.on_preparation(done, 100)
+    assert capsys.readouterr().err.splitlines() == [
+        "fedavg: prepared 40 of 100 images",
+        "fedavg: prepared 99 of 100 images",
+    ]
+
+
+def test_a_terminal_gets_a_bar_of_prepared_images_until_they_are_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with ScreenObserver("fedavg") as screen:
+        screen.on_preparation(3, 9)
+        (bar,) = screen.bar.tasks
+        assert (bar.description, bar.completed, bar.total, bar.visible) == ("preparing images", 3, 9, True)
+        screen.on_preparation(9, 9)
+        assert not bar.visible
+
+
 def test_a_part_has_its_own_name_and_forgets_the_score_of_the_one_before(capsys: pytest.CaptureFixture[str]) -> None:
     with ScreenObserver("fedavg") as screen:
         for part, dice in (("fold-1", 0.5), ("fold-2", None)):

@@ -22,8 +22,8 @@ def test_a_run_shows_progress_on_stderr_and_a_table_on_stdout(tiny_recipe_file: 
     done = call("run", tiny_recipe_file, "--out", tmp_path / "run", "--set", "training.rounds=2")
     assert done.code == 0
     lines = done.err.splitlines()
-    assert lines[:2] == ["fedavg: reading north (5 images)", "fedavg: reading south (4 images)"]
-    assert [line.partition(" val Dice ")[0] for line in lines[2:]] == ["fedavg: round 1/2", "fedavg: round 2/2"]
+    assert lines[0] == "fedavg: reading 9 images of 2 sites"
+    assert [line.partition(" val Dice ")[0] for line in lines[1:]] == ["fedavg: round 1/2", "fedavg: round 2/2"]
     assert "\x1b" not in done.err + done.out
     table = done.out.splitlines()
     assert table[0].startswith("fedavg on tiny, seed 0")

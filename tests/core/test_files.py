@@ -20,6 +20,7 @@ from polyclinic.core.files import (
     atomic_write,
     cache_folder,
     make_folder,
+    private_folder,
     read_bytes,
     read_json,
     require_space,
@@ -171,6 +172,16 @@ def test_a_private_file_is_private_while_it_is_written(tmp_path: Path, monkeypat
     write_private(tmp_path / "secret", b"key")
     assert modes == [0o600]
     assert [p.name for p in tmp_path.iterdir()] == ["secret"]
+
+
+def test_a_private_folder_is_for_its_owner_and_one_that_is_there_stays(tmp_path: Path) -> None:
+    private_folder(tmp_path / "above" / "private")
+    assert stat.S_IMODE((tmp_path / "above" / "private").stat().st_mode) == 0o700
+    (tmp_path / "open").mkdir(mode=0o755)
+    before = (tmp_path / "open").stat().st_mode
+    private_folder(tmp_path / "open")
+    assert (tmp_path / "open").stat().st_mode == before
+    assert (tmp_path / "above").stat().st_mode == before
 
 
 def test_json_is_readable_and_comes_back(tmp_path: Path) -> None:

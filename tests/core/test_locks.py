@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.locks import exclusive_lock
+from polyclinic.core.locks import exclusive_lock, shared_lock, try_exclusive_lock
 
 
 def holder(folder: Path) -> subprocess.Popen[str]:
@@ -76,3 +77,17 @@ def test_a_folder_that_cannot_be_made_gets_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PolyclinicError, match="cannot be written"), exclusive_lock(tmp_path / "file" / "run"):
         pytest.fail("locked a file")
+
+
+def test_a_file_is_shared_by_readers_and_had_by_one(tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    with (tmp_path / "x").open() as first, (tmp_path / "x").open() as second, (tmp_path / "x").open() as third:
+        shared_lock(first.fileno())
+        shared_lock(second.fileno())
+        assert not try_exclusive_lock(third.fileno())
+        first.close()
+        copy = os.dup(second.fileno())
+        second.close()
+        assert not try_exclusive_lock(third.fileno()), "a copy keeps the lock"
+        os.close(copy)
+        assert try_exclusive_lock(third.fileno())

@@ -92,3 +92,55 @@ def test_patches_cover_the_whole_image() -> None:
     )
     corners = {int(patch[0, 0, 0]) for patch in pixels}
     assert corners == {row * 5 + column + 1 for row in range(5) for column in range(4)}
+
+
+def test_labels_by_place() -> None:
+    pixels, labels = torch.arange(4.0).view(4, 1, 1, 1), torch.tensor([[[5]], [[6]]], dtype=torch.uint8)
+    samples = squares((1, 1), (1, 1), (1, 1), (1, 1)).samples
+    places = torch.tensor([1, -1, 0, -1])
+    some = ImageSet(pixels, labels, places >= 0, samples, label_rows=places)
+    assert some.batch(torch.arange(4))[1].flatten().tolist() == [6, 0, 5, 0]
+    assert some.batch(torch.tensor([1, 3]))[1].flatten().tolist() == [0, 0]
+    assert [int(some[index][1]) for index in range(4)] == [6, 0, 5, 0]
+    assert isinstance(some.labels, torch.Tensor)
+    assert some.labels.flatten().tolist() == [6, 0, 5, 0]
+    part = some.subset(torch.tensor([False, True, True, False]))
+    assert part.batch(torch.tensor([1, 0]))[1].flatten().tolist() == [5, 0]
+    assert int(part[1][1]) == 5
+    none = ImageSet(pixels, [], torch.zeros(4, dtype=torch.bool), samples, label_rows=torch.full((4,), -1))
+    assert none.batch(torch.arange(4))[1].dtype == torch.int64
+    assert not none.batch(torch.arange(4))[1].any()
+
+
+class Advised:
+    """Notes what is to be read ahead."""
+
+    def __init__(self) -> None:
+        self.views: list[torch.Tensor] = []
+
+    def will_need(self, view: torch.Tensor) -> None:
+        self.views.append(view)
+
+
+def test_what_is_read_ahead_is_what_is_read() -> None:
+    ahead, label_ahead = Advised(), Advised()
+    whole = squares((9, 8), (7, 7), (12, 5))
+    places = torch.tensor([0, -1, 1])
+    images = ImageSet(
+        list(whole.images), [whole.labels[0], whole.labels[2]], places >= 0, whole.samples, label_rows=places,
+        foreground=None, ahead=(ahead, label_ahead),  # type: ignore[arg-type]
+    )  # fmt: skip
+    images.will_need(torch.tensor([2, 1]))
+    assert [view.data_ptr() for view in ahead.views] == [whole[2][0].data_ptr(), whole[1][0].data_ptr()]
+    assert [view.data_ptr() for view in label_ahead.views] == [whole[2][1].data_ptr()]
+    for seed in range(6):
+        ahead.views.clear()
+        label_ahead.views.clear()
+        images.will_need(torch.tensor([0, 1, 2]), (4, 4), torch.Generator().manual_seed(seed))
+        pixels, labels = images.patches(torch.tensor([0, 1, 2]), (4, 4), torch.Generator().manual_seed(seed))
+        assert torch.equal(torch.stack(ahead.views), pixels)
+        assert torch.equal(torch.stack(label_ahead.views).long(), labels[[0, 2]])
+    ahead.views.clear()
+    images.will_need(torch.tensor([0]), (4, 4))
+    whole.will_need(torch.tensor([0]))
+    assert ahead.views == [], "patches that nobody has drawn yet are not known"

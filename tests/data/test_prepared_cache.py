@@ -1,123 +1,267 @@
+"""The folder of prepared images: whole entries, one maker each, room by last use, nothing left by those who die."""
+
 from __future__ import annotations
 
+import errno
 import os
+import resource
+import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
-import torch
 
-from polyclinic.core.errors import PolyclinicError
-from polyclinic.data.federation import Item, Task
-from polyclinic.data.prepared_cache import CacheRecord, cache_key, read_entry, write_entry
+from polyclinic.data import cache_entry, prepared_cache
+from polyclinic.data.cache_entry import Block, CacheUnusableError, FileTarget, Layout
+from polyclinic.data.prepared_cache import PreparedCache, cache_of, default_cache_folder, remove_unused
 from polyclinic.recipe import DataSettings
 
-TASK = Task(("background", "x"), 2, 2)
+SIZE = 100  # floats of an entry
 
 
-def records(*shapes: tuple[int, int]) -> list[CacheRecord]:
-    generator = torch.Generator().manual_seed(0)
-    return [
-        CacheRecord(
-            torch.rand(2, *shape, generator=generator),
-            torch.randint(0, 2, shape, dtype=torch.uint8, generator=generator),
-            {"number": number},
-        )
-        for number, shape in enumerate(shapes)
-    ]
+@pytest.fixture
+def cache(tmp_path: Path) -> PreparedCache:
+    return PreparedCache(tmp_path / "above" / "cache", 10**9)
 
 
-@pytest.mark.parametrize("shapes", [[(3, 4)] * 3, [(3, 4), (5, 2), (1, 1)]])
-def test_what_is_written_is_read(tmp_path: Path, shapes: list[tuple[int, int]]) -> None:
-    written = records(*shapes)
-    images, labels, about = read_entry(write_entry(tmp_path / "cache", "key", written))
-    assert isinstance(images, torch.Tensor) == (len(set(shapes)) == 1)
-    assert about == [{"number": 0}, {"number": 1}, {"number": 2}]
-    for record, image, label in zip(written, images, labels, strict=True):
-        assert torch.equal(record.image, image)
-        assert torch.equal(record.label, label)
-        assert label.dtype == torch.uint8
+@pytest.fixture
+def mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries are mapped, however small."""
+    monkeypatch.setattr(cache_entry, "_SMALL", 0)
 
 
-def test_views_that_are_not_contiguous_are_written_in_order(tmp_path: Path) -> None:
-    image, label = torch.rand(4, 3, 2).permute(2, 0, 1), torch.randint(0, 2, (3, 4), dtype=torch.uint8).T
-    images, labels, _ = read_entry(write_entry(tmp_path, "key", [CacheRecord(image, label, {})]))
-    assert torch.equal(images[0], image)
-    assert torch.equal(labels[0], label)
+def add(cache: PreparedCache, *names: str, value: float = 1.0) -> list[str]:
+    layout = Layout({"a": Block("F32", (SIZE,))})
+    with cache.making(names) as opened:
+        for descriptor in opened.values():
+            target = FileTarget(descriptor, layout)
+            target.write(0, np.full(SIZE, value, np.float32))
+            target.finish([])
+        cache.add(list(opened))
+    return list(opened)
 
 
-def test_nothing_half_written_stays(tmp_path: Path) -> None:
-    def failing() -> Iterator[CacheRecord]:
-        yield from records((3, 4))
-        raise PolyclinicError("the second image is damaged")
-
-    with pytest.raises(PolyclinicError, match="second image"):
-        write_entry(tmp_path, "key", failing())
-    assert list(tmp_path.iterdir()) == []
+def listed(cache: PreparedCache) -> list[str]:
+    return sorted(path.name for path in cache.folder.iterdir())
 
 
-def test_a_killed_process_leaves_a_part_that_is_removed_after_a_day(tmp_path: Path) -> None:
-    for name, age in ((".old.1.part", 2 * 86400), (".new.2.part", 60)):
-        (tmp_path / name).mkdir()
-        os.utime(tmp_path / name, (time.time() - age,) * 2)
-    write_entry(tmp_path, "key", records((3, 4)))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".new.2.part", "key"]
+def used_at(cache: PreparedCache, **times: int) -> None:
+    for name, then in times.items():
+        os.utime(cache.folder / f"{name}.safetensors", (then, then))
 
 
-def test_a_faster_process_wins(tmp_path: Path) -> None:
-    def slow() -> Iterator[CacheRecord]:
-        write_entry_of_other = tmp_path / "key"
-        (tmp_path / "other").mkdir()
-        write_entry(tmp_path / "other", "key", records((3, 4))).rename(write_entry_of_other)
-        yield from records((3, 4))
-
-    images, _, _ = read_entry(write_entry(tmp_path, "key", slow()))
-    assert torch.equal(images[0], records((3, 4))[0].image)
-    assert not list(tmp_path.glob(".*"))
-
-
-def test_a_damaged_entry_gets_a_sentence(tmp_path: Path) -> None:
-    entry = write_entry(tmp_path, "key", records((3, 4), (3, 4)))
-    with (entry / "images.bin").open("rb+") as file:
-        file.truncate(10)
-    with pytest.raises(PolyclinicError, match=r"cache entry is damaged \(images.bin has 10 bytes, expected 192\)"):
-        read_entry(entry)
+def test_an_entry_is_found_and_private(cache: PreparedCache) -> None:
+    assert cache.find("x") is None
+    assert not cache.holds("x")
+    assert add(cache, "x", "y") == ["x", "y"]
+    found = cache.find("x")
+    assert found is not None
+    assert found.tensors["a"].tolist() == [1.0] * SIZE
+    assert listed(cache) == ["x.safetensors", "y.safetensors"]
+    assert {path.stat().st_mode & 0o777 for path in cache.folder.iterdir()} == {0o600}
+    assert cache.folder.stat().st_mode & 0o777 == 0o700
+    assert cache.folder.parent.stat().st_mode & 0o077, "folders above are as everywhere"
+    assert add(cache, "x", "z", value=2.0) == ["z"], "an entry is made once"
 
 
-def test_a_folder_that_cannot_be_written_gets_a_sentence(tmp_path: Path) -> None:
+def test_a_damaged_entry_is_removed(cache: PreparedCache) -> None:
+    add(cache, "x")
+    (cache.folder / "x.safetensors").write_bytes(b"nonsense")
+    assert cache.find("x") is None
+    assert listed(cache) == []
+
+
+def test_nothing_half_made_stays(cache: PreparedCache) -> None:
+    with suppress(KeyboardInterrupt), cache.making(["x", "y"]) as opened:
+        os.write(opened["x"], b"half")
+        assert listed(cache) == [".x.safetensors.part", ".y.safetensors.part"]
+        raise KeyboardInterrupt
+    assert listed(cache) == []
+
+
+def test_the_least_recently_used_make_room(cache: PreparedCache) -> None:
+    add(cache, "a", "b", "c", "d")
+    used_at(cache, a=40, b=10, c=30, d=20)
+    size = cache.stored()[0].bytes
+    assert [file.path.stem for file in cache.stored()] == ["b", "d", "c", "a"]
+    cache.limit = 4 * size
+    cache.make_room(0)
+    assert len(listed(cache)) == 4
+    cache.make_room(size + 1)
+    assert listed(cache) == ["a.safetensors", "c.safetensors"]
+    assert cache.find("c") is not None
+    cache.make_room(3 * size)
+    assert listed(cache) == ["c.safetensors"], "using an entry counts"
+    with pytest.raises(CacheUnusableError, match=r"kB are needed and data\.cache_limit_mb allows 0\.0"):
+        cache.make_room(5 * size)
+    assert listed(cache) == ["c.safetensors"], "nothing goes in vain"
+
+
+@pytest.mark.usefixtures("mapped")
+def test_an_entry_in_use_is_not_removed(cache: PreparedCache) -> None:
+    add(cache, "a", "b")
+    entry = cache.find("a")
+    cache.limit = 1
+    with pytest.raises(CacheUnusableError, match="are needed"):
+        cache.make_room(0)
+    assert listed(cache) == ["a.safetensors"]
+    assert cache.clear() == (0, 1)
+    assert entry is not None
+    view = entry.tensors["a"][:3]
+    del entry
+    assert not remove_unused(cache.folder / "a.safetensors"), "a view keeps it, too"
+    assert view.tolist() == [1.0] * 3
+    del view
+    assert cache.clear()[1] == 0
+    assert listed(cache) == []
+
+
+def test_what_is_being_made_counts_and_stays(cache: PreparedCache) -> None:
+    add(cache, "a")
+    used = cache.stored()[0].bytes
+    cache.limit = 10 * used
+    with cache.making(["b"]) as opened:
+        FileTarget(opened["b"], Layout({"a": Block("U8", (9 * used,))}))
+        other = PreparedCache(cache.folder, cache.limit)
+        other.make_room(0)
+        assert listed(cache) == [".b.safetensors.part"]
+        with pytest.raises(CacheUnusableError, match="are needed"):
+            other.make_room(used)
+
+
+def test_a_full_disk_is_known_before_anything_is_made(cache: PreparedCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(cache, "a")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**6))
+    cache.make_room(10**6)
+    with pytest.raises(CacheUnusableError, match=r"No space left on device: 2\.0 MB are needed"):
+        cache.make_room(2 * 10**6)
+
+
+def test_clearing_removes_what_is_ours_alone(cache: PreparedCache) -> None:
+    add(cache, "a")
+    cache.hashes.mkdir()
+    (cache.hashes / "x.json").write_text("{}")
+    (cache.folder / ".b.safetensors.part").write_text("left by a process that was killed")
+    (cache.folder / "mine.txt").write_text("the user's")
+    size = cache.stored()[0].bytes
+    assert cache.clear() == (size, 0)
+    assert listed(cache) == ["hashes", "mine.txt"]
+    assert list(cache.hashes.iterdir()) == []
+    assert PreparedCache(cache.folder / "none", 0).clear() == (0, 0)
+
+
+def test_old_hashes_are_forgotten(cache: PreparedCache) -> None:
+    add(cache, "a")
+    cache.hashes.mkdir()
+    for name, days in (("old", 91), ("new", 89)):
+        (cache.hashes / f"{name}.json").write_text("{}")
+        os.utime(cache.hashes / f"{name}.json", (time.time() - 86400 * days,) * 2)
+    cache.make_room(0)
+    assert [path.stem for path in cache.hashes.iterdir()] == ["new"]
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from polyclinic.data.cache_entry import Block, FileTarget, Layout
+from polyclinic.data.prepared_cache import PreparedCache
+with PreparedCache(Path(sys.argv[1]), 1e9).making(["x"]) as opened:
+    FileTarget(opened["x"], Layout({"a": Block("F32", (1000,))}))
+    print("making", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_killed_maker_is_followed_by_another(cache: PreparedCache) -> None:
+    maker = subprocess.Popen([sys.executable, "-c", KILLED, str(cache.folder)], stdout=subprocess.PIPE)
+    assert maker.stdout is not None
+    assert maker.stdout.readline() == b"making\n"
+    assert cache.find("x") is None
+    assert cache.clear() == (0, 0)
+    assert listed(cache) == [".x.safetensors.part"], "it is alive"
+    said: list[str] = []
+
+    def make() -> None:
+        with cache.making(["x"], said.append) as opened:
+            FileTarget(opened["x"], Layout({"a": Block("F32", (1,))})).finish([])
+            cache.add(["x"])
+
+    waiting = Thread(target=make)
+    waiting.start()
+    while not said:
+        time.sleep(0.01)
+    maker.kill()
+    maker.wait()
+    waiting.join()
+    assert said == ["waiting for another process that prepares the same images"]
+    assert listed(cache) == ["x.safetensors"]
+
+
+def test_whoever_waits_finds_what_the_other_made(cache: PreparedCache) -> None:
+    said: list[str] = []
+    made: list[dict[str, int]] = []
+
+    def make() -> None:
+        with cache.making(["x"], said.append) as opened:
+            made.append(dict(opened))
+
+    with cache.making(["x"]) as opened:
+        waiting = Thread(target=make)
+        waiting.start()
+        while not said:
+            time.sleep(0.01)
+        FileTarget(opened["x"], Layout({"a": Block("F32", (1,))})).finish([])
+        cache.add(["x"])
+    waiting.join()
+    assert made == [{}]
+    assert listed(cache) == ["x.safetensors"]
+
+
+def test_a_folder_that_cannot_be_used_is_an_error_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(PolyclinicError, match="cache cannot be written"):
-        write_entry(tmp_path / "file", "key", records((3, 4)))
+    cache = PreparedCache(tmp_path / "file", 1)
+    assert cache.find("x") is None
+    with pytest.raises(CacheUnusableError, match="File exists"), cache.making(["x"]):
+        pass
 
 
-def test_the_key_changes_with_everything_that_matters(tmp_path: Path) -> None:
-    for name in ("x.png", "y.png"):
-        (tmp_path / name).write_bytes(b"1")
-    item = Item("a", "x", (tmp_path / "x.png",), tmp_path / "y.png", "case")
-
-    def key(item: Item = item, task: Task = TASK, **settings: Any) -> str:
-        return cache_key([item], task, DataSettings(**settings))
-
-    keys = [
-        key(),
-        key(size=(8, 8)),
-        key(intensity="z-score"),
-        key(slice_axis=1),
-        key(task=Task(("background", "x", "y"), 2, 2)),
-        key(item=Item("a", "x", item.images, None, "case")),
-        key(item=Item("a", "x", item.images, item.label, "other case")),
-    ]
-    os.utime(tmp_path / "y.png", ns=(1, 1))
-    keys.append(key())
-    (tmp_path / "x.png").write_bytes(b"12")
-    os.utime(tmp_path / "x.png", ns=(1, 1))
-    keys.append(key())
-    assert len(set(keys)) == len(keys)
-    assert key() == key(split=(0.5, 0.25, 0.25), memory_limit_mb=1, cache="elsewhere")
+@pytest.mark.usefixtures("mapped")
+def test_more_files_are_allowed_where_they_run_out(cache: PreparedCache) -> None:
+    names = [f"x{number}" for number in range(40)]
+    add(cache, *names)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = len(list(Path("/proc/self/fd").iterdir()))
+    if before[1] <= open_now + 60:
+        pytest.skip("this process may not ask for more files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 10, before[1]))
+    try:
+        entries = [cache.find(name) for name in names]
+        assert all(entries)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_a_file_that_vanished_gets_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(PolyclinicError, match=r"x\.png: cannot be read"):
-        cache_key([Item("a", "x", (tmp_path / "x.png",), None, "x")], TASK, DataSettings())
+def test_other_errors_of_reading_are_told(cache: PreparedCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(prepared_cache, "read_entry", broken)
+    with pytest.raises(CacheUnusableError, match="Input/output error"):
+        cache.find("x")
+
+
+def test_the_recipe_names_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYCLINIC_CACHE", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    default, own = cache_of(DataSettings()), cache_of(DataSettings(cache="~/own", cache_limit_mb=3))
+    assert default is not None
+    assert own is not None
+    assert (default.folder, default.limit) == (default_cache_folder(), 20e9) == (tmp_path / "prepared", 20e9)
+    assert (own.folder, own.limit) == (tmp_path / "home/own", 3e6)
+    assert cache_of(DataSettings(cache="off")) is None

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from polyclinic.core.seeds import generator_for
 from polyclinic.exchange.messages import Broadcast
-from polyclinic.federation.drawn_images import drawn_rows
+from polyclinic.federation.drawn_images import batches_read_ahead, drawn_batches, drawn_rows
 from polyclinic.federation.site import Site
 from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.training import LocalTraining
@@ -49,3 +50,33 @@ def test_what_is_foretold_is_what_the_training_takes(
         assert all(data.images.labelled[row] for row in labelled)
         assert not any(data.images.labelled[row] for row in others)
         assert (len(taken) == 7) == everything
+
+
+@pytest.mark.parametrize("patch", [None, (8, 8)])
+def test_images_are_read_ahead_by_two_steps_and_patches_where_they_will_be(
+    patch: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tiny_site("north", 7)
+    data.images.labelled[3:] = False
+    keys = {"training": {"batch_size": 1, "steps_per_epoch": 4}, "data": {"patch": patch} if patch else {}}
+    workspace = build_workspace(tiny_recipe("fixmatch", **keys), tiny_task())
+    told: list[tuple[list[int], Any, Any]] = []
+
+    def will_need(rows: torch.Tensor, size: Any = None, generator: torch.Generator | None = None) -> None:
+        told.append((rows.tolist(), size, None if generator is None else generator.initial_seed()))
+
+    monkeypatch.setattr(data.images, "will_need", will_need, raising=False)
+    wanted = [(rows.tolist(), others.tolist()) for rows, others in drawn_batches(workspace, data, 3, 1)]
+    steps = batches_read_ahead(workspace, data, 3, 1)
+    taken = []
+    for index in range(4):
+        rows, others = next(steps)
+        taken.append((rows.tolist(), others.tolist()))
+        assert len(told) == min(index + 3, 4)
+    assert next(steps, None) is None
+    assert taken == wanted
+    seeds = [generator_for(workspace.recipe.seed, "north", 3, "step", 1, index).initial_seed() for index in range(4)]
+    assert told == [
+        ([*rows, *others], None, None) if patch is None else (rows, patch, seed)
+        for (rows, others), seed in zip(wanted, seeds, strict=True)
+    ]

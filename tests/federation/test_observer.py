@@ -11,6 +11,7 @@ from polyclinic.federation.observer import EVENTS, Observer, Observers, when
 def test_the_list_of_events_is_that_of_the_class() -> None:
     assert EVENTS == (
         "on_start",
+        "on_preparation",
         "on_site",
         "on_status",
         "on_refusal",

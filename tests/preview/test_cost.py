@@ -266,10 +266,10 @@ def test_no_image_is_read_unless_a_round_is_measured(tiny_recipe_file: Path, mon
     def read(*_: object) -> None:
         raise PolyclinicError("an image was read")
 
-    monkeypatch.setattr("polyclinic.data.build_imageset.prepare", read)
+    monkeypatch.setattr("polyclinic.data.site_preparation.prepare", read)
     cost_of(tiny_recipe_file, "fedavg")
     with pytest.raises(PolyclinicError, match="an image was read"):
-        cost_of(tiny_recipe_file, "fedavg", measure=True)
+        cost_of(tiny_recipe_file, "fedavg", measure=True, overrides=("data.cache=off",))
 
 
 def test_a_method_that_fails_gets_a_sentence(tiny_recipe_file: Path, own_components: None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from polyclinic.data.federation import Federation
     from polyclinic.data.problems import Problem
 
-app = typer.Typer(help="Check a federation's files, or write a demo federation.", no_args_is_help=True)
+app = typer.Typer(
+    help="Check a federation's files, write a demo federation, or look after prepared images.", no_args_is_help=True
+)
 
 _SHOWN_FILES = 3  # of a warning that many files share; errors name every file, --json everything
 
@@ -70,6 +73,42 @@ def demo(
     write_demo(name, folder, seed)
     typer.echo(f"Wrote {find_demo(name).description}, to {folder}.")
     typer.echo(f"Next: polyclinic data check {folder}")
+
+
+@app.command()
+def cache(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="A folder that data.cache names. [default: polyclinic's cache folder]", show_default=False),
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all that no process uses.")] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """List prepared images that runs share, or remove them. They are as sensitive as the images they were made from.
+
+    They are made again when a run needs them.
+    """
+    from polyclinic.core.wording import readable_bytes
+    from polyclinic.data.prepared_cache import PreparedCache, default_cache_folder
+
+    prepared = PreparedCache((folder or default_cache_folder()).expanduser(), 0)
+    removed, in_use = prepared.clear() if clear else (0, 0)
+    stored = prepared.stored()
+    if json_output:
+        entries = [{"name": file.path.stem, "bytes": file.bytes, "last_use": file.last_use} for file in stored]
+        about = {"folder": str(prepared.folder), "bytes": sum(file.bytes for file in stored), "removed": removed}
+        typer.echo(json.dumps({**about, "entries": entries}, indent=2))
+        return
+    if clear:
+        stays = f"; {in_use} {'is' if in_use == 1 else 'are'} in use and stay{'s' if in_use == 1 else ''}"
+        typer.echo(f"Removed {readable_bytes(removed)} from {prepared.folder}{stays if in_use else ''}.")
+        return
+    for file in reversed(stored):
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(file.last_use))
+        typer.echo(f"{used}  {readable_bytes(file.bytes):>10}  {file.path.stem}")
+    total = readable_bytes(sum(file.bytes for file in stored))
+    count = f"{len(stored)} {'entry' if len(stored) == 1 else 'entries'}"
+    typer.echo(f"{prepared.folder}: {count}, {total}. Remove all of them: --clear")
 
 
 def _checked(folder: str) -> CheckReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -18,6 +19,8 @@ from rich.progress import (
 )
 
 from polyclinic.federation.observer import Observer, when
+
+_BETWEEN_LINES = 20.0  # seconds between two lines about the preparation of images
 
 
 class ScreenObserver(Observer):
@@ -39,6 +42,8 @@ class ScreenObserver(Observer):
             disable=not self.console.is_terminal,
         )
         self.task: TaskID | None = None
+        self.preparation: TaskID | None = None
+        self.last_line = time.monotonic()
         self.dice = ""
 
     def __enter__(self) -> ScreenObserver:
@@ -59,6 +64,15 @@ class ScreenObserver(Observer):
         self.task = self.bar.add_task(
             name, total=rounds, completed=done, note=f"{len(sites)} site{'s' if len(sites) > 1 else ''}"
         )
+
+    def on_preparation(self, done: int, total: int) -> None:
+        """A bar of its own until all images are prepared; elsewhere a line now and then."""
+        if self.preparation is None:
+            self.preparation = self.bar.add_task("preparing images", total=total, note="")
+        self.bar.update(self.preparation, completed=done, total=total, visible=done < total)
+        if not self.console.is_terminal and time.monotonic() - self.last_line > _BETWEEN_LINES:
+            self.last_line = time.monotonic()
+            self.console.print(f"{self.title}: prepared {done} of {total} images", markup=False)
 
     def on_site(self, round_number: int, site: str) -> None:  # noqa: ARG002
         """Name the site that has just finished."""

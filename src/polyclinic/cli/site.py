@@ -41,6 +41,9 @@ def site(
             help="Regular expression whose first group is the case in an image's name. [default: federation.toml's]",
         ),
     ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Hold prepared images in memory alone, never in HOME/cache.")
+    ] = False,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="No encryption, no key: anybody between can read and change everything.")
     ] = False,
@@ -77,6 +80,7 @@ def site(
     settings = SiteSettings(
         name, str(federation_of(data, name, folder)), str(folder), str(policy.resolve()) if policy else None, device,
         str(encoder.resolve()) if encoder else None, case_pattern, str(key.resolve()) if key and not insecure else None,
+        cache="off" if no_cache else None,
     )  # fmt: skip
     connection = ServerConnection(server, None if insecure else key, None if insecure else ca)
     try:

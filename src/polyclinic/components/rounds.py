@@ -65,8 +65,10 @@ class SiteRound:
         """
         indices = self.data.training_indices(labelled)
         size = self.batch_size if self.data.images.uniform else 1
-        for part in torch.split(indices, size) if len(indices) else ():
+        parts = torch.split(indices, size) if len(indices) else ()
+        for part, following in zip(parts, (*parts[1:], indices[:0]), strict=False):
             images, labels = self.data.images.batch(part)
+            self.data.images.will_need(following)
             yield part, images.to(self.device), labels.to(self.device)
 
 

@@ -73,6 +73,12 @@ def append_text(path: Path, text: str, advice: str = "free some space") -> None:
         raise PolyclinicError(f"{path}: cannot be written ({error.strerror or error}); {advice}.") from error
 
 
+def private_folder(folder: Path) -> None:
+    """Make a folder that only its owner can look into; one that is there stays as it is."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def write_private(path: Path, data: bytes) -> None:
     """Write a secret atomically; from its first byte only its owner can read it, whatever the umask."""
     with atomic_write(path) as temporary:

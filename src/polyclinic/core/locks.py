@@ -1,4 +1,4 @@
-"""An exclusive lock on a folder, between processes."""
+"""Locks between processes: on a folder, and on single files. A lock ends with the process, however that ends."""
 
 from __future__ import annotations
 
@@ -13,6 +13,22 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+
+def shared_lock(descriptor: int) -> None:
+    """Take a lock on an open file that others may share; it ends when all copies of the descriptor are closed."""
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+
+def try_exclusive_lock(descriptor: int) -> bool:
+    """Take a lock on an open file if nobody else has one, without waiting."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 @contextmanager

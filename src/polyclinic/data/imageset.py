@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-_LOCATIONS_PER_CLASS = 1024  # foreground voxels remembered for each class of an image, spread evenly
+from polyclinic.data.foreground import StoredForeground, foreground_voxels
+from polyclinic.data.read_ahead import ReadAhead
+
+_NOTHING = torch.zeros((), dtype=torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,10 @@ class ImageSet:
     """Prepared images, labels and where they come from; index ``i`` means the same in all of them.
 
     ``images`` is ``(count, channel, *spatial)`` in float32 and ``labels`` ``(count, *spatial)`` in uint8 when the sizes
-    agree, else lists. Unlabelled images have a label of zeros; ``labelled`` ``(count,)`` tells them apart. The tensors
-    may be mapped from read-only files: never write to them.
+    agree, else lists. Unlabelled images have a label of zeros; ``labelled`` ``(count,)`` tells them apart. With
+    ``label_rows`` ``(count,)`` ``labels`` holds only some: the place of each image's label in it, or -1 for none.
+    ``rows`` chooses a subset. The tensors may be mapped from read-only files, which ``ahead`` reads before images and
+    labels are used: never write to them.
     """
 
     def __init__(
@@ -39,19 +44,26 @@ class ImageSet:
         labelled: Tensor,
         samples: Sequence[Sample],
         rows: Tensor | None = None,
+        *,
+        label_rows: Tensor | None = None,
+        foreground: StoredForeground | None = None,
+        ahead: tuple[ReadAhead | None, ReadAhead | None] = (None, None),
     ) -> None:
         self._images, self._labels, self._rows = images, labels, rows
+        self._label_rows = torch.arange(len(images)) if label_rows is None else label_rows
+        self._complete = bool((self._label_rows >= 0).all())
+        self._stored, self._ahead = foreground, ahead
         self.labelled = labelled
         self.samples = list(samples)
-        self._locations: dict[int, list[Tensor]] = {}
+        self._found: dict[int, list[Tensor]] = {}
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """One image ``(channel, *spatial)`` and its label ``(*spatial)`` in uint8."""
-        row = index if self._rows is None else int(self._rows[index])
-        return self._images[row], self._labels[row]
+        image, place = self._images[self._row(index)], self._label_row(index)
+        return image, self._labels[place] if place >= 0 else _NOTHING.expand(image.shape[1:])
 
     @property
     def uniform(self) -> bool:
@@ -61,22 +73,42 @@ class ImageSet:
     @property
     def images(self) -> Tensor | list[Tensor]:
         """All images; of a subset, a copy."""
-        return _picked(self._images, self._rows)
+        if self._rows is None:
+            return self._images
+        return self._images[self._rows] if isinstance(self._images, Tensor) else [self[i][0] for i in range(len(self))]
 
     @property
     def labels(self) -> Tensor | list[Tensor]:
-        """All labels; of a subset, a copy."""
-        return _picked(self._labels, self._rows)
+        """All labels; a copy."""
+        labels = [self[index][1] for index in range(len(self))]
+        return torch.stack(labels) if self.uniform else labels
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Images ``(batch, channel, *spatial)`` and labels ``(batch, *spatial)`` in int64, all of one size."""
         rows = indices if self._rows is None else self._rows[indices]
-        if isinstance(self._images, Tensor) and isinstance(self._labels, Tensor):
-            return self._images[rows], self._labels[rows].long()
-        chosen = rows.tolist()
-        return torch.stack([self._images[row] for row in chosen]), torch.stack(
-            [self._labels[row] for row in chosen]
-        ).long()
+        if isinstance(self._images, Tensor):
+            return self._images[rows], self._labels_of(rows, self._images.shape[2:])
+        pairs = [self[index] for index in indices.tolist()]
+        return torch.stack([image for image, _ in pairs]), torch.stack([label for _, label in pairs]).long()
+
+    def will_need(
+        self, indices: Tensor, size: Sequence[int] | None = None, generator: torch.Generator | None = None
+    ) -> None:
+        """Have these images read from the disk soon, or with ``size`` what ``patches`` of it would cut out.
+
+        Does not wait. ``generator`` must be in the state that ``patches`` will find it in, and is used up.
+        """
+        if self._ahead == (None, None) or (size is not None and generator is None):
+            return
+        for index in indices.tolist():
+            image, label = self[index]
+            if size is not None and generator is not None:
+                box = self._box(index, size, generator, True)
+                image, label = image[(slice(None), *box)], label[box]
+            if self._ahead[0] is not None:
+                self._ahead[0].will_need(image)
+            if self._ahead[1] is not None and self._label_row(index) >= 0:
+                self._ahead[1].will_need(label)
 
     def patches(
         self, indices: Tensor, size: Sequence[int], generator: torch.Generator, labelled: bool = True
@@ -94,21 +126,31 @@ class ImageSet:
         chosen = mask.nonzero().flatten()
         rows = chosen if self._rows is None else self._rows[chosen]
         return ImageSet(
-            self._images, self._labels, self.labelled[chosen], [self.samples[i] for i in chosen.tolist()], rows
-        )
+            self._images, self._labels, self.labelled[chosen], [self.samples[i] for i in chosen.tolist()], rows,
+            label_rows=self._label_rows, foreground=self._stored, ahead=self._ahead,
+        )  # fmt: skip
+
+    def _row(self, index: int) -> int:
+        return index if self._rows is None else int(self._rows[index])
+
+    def _labels_of(self, rows: Tensor, spatial: Sequence[int]) -> Tensor:
+        """Labels ``(batch, *spatial)`` in int64 of images that share one size."""
+        if self._complete and isinstance(self._labels, Tensor):
+            return self._labels[self._label_rows[rows]].long()
+        labels, places = torch.zeros(len(rows), *spatial, dtype=torch.long), self._label_rows[rows]
+        known = places >= 0
+        if isinstance(self._labels, Tensor) and known.any():
+            labels[known] = self._labels[places[known]].long()
+        return labels
+
+    def _label_row(self, index: int) -> int:
+        return int(self._label_rows[self._row(index)])
 
     def _crop(
         self, index: int, size: Sequence[int], generator: torch.Generator, labelled: bool
     ) -> tuple[Tensor, Tensor]:
         image, label = self[index]
-        shape = label.shape
-        draws = torch.rand(len(shape) + 3, generator=generator).tolist()
-        starts = [int(draw * (max(n - s, 0) + 1)) for draw, n, s in zip(draws[3:], shape, size, strict=True)]
-        if labelled and draws[0] < 0.5 and (classes := self._foreground(index)):
-            voxels = classes[int(draws[1] * len(classes))]
-            centre = torch.unravel_index(voxels[int(draws[2] * len(voxels))], shape)
-            starts = [min(max(int(c) - s // 2, 0), max(n - s, 0)) for c, n, s in zip(centre, shape, size, strict=True)]
-        box = tuple(slice(start, start + s) for start, s in zip(starts, size, strict=True))
+        box = self._box(index, size, generator, labelled)
         image, label = image[(slice(None), *box)], label[box]
         missing = [(0, s - n) for n, s in zip(label.shape, size, strict=True)]
         if any(after for _, after in missing):
@@ -116,16 +158,23 @@ class ImageSet:
             image, label = pad(image, margins), pad(label, margins)
         return image, label
 
+    def _box(self, index: int, size: Sequence[int], generator: torch.Generator, labelled: bool) -> tuple[slice, ...]:
+        """Where a random crop of an image begins and ends; it may reach over the far end."""
+        shape = self[index][1].shape
+        draws = torch.rand(len(shape) + 3, generator=generator).tolist()
+        starts = [int(draw * (max(n - s, 0) + 1)) for draw, n, s in zip(draws[3:], shape, size, strict=True)]
+        if labelled and draws[0] < 0.5 and (classes := self._foreground(index)):
+            voxels = classes[int(draws[1] * len(classes))]
+            centre = torch.unravel_index(voxels[int(draws[2] * len(voxels))].long(), shape)
+            starts = [min(max(int(c) - s // 2, 0), max(n - s, 0)) for c, n, s in zip(centre, shape, size, strict=True)]
+        return tuple(slice(start, start + s) for start, s in zip(starts, size, strict=True))
+
     def _foreground(self, index: int) -> list[Tensor]:
         """Flat positions of some voxels of each foreground class that an image has."""
-        if index not in self._locations:
-            flat = self[index][1].flatten()
-            by_class = [(flat == value).nonzero().flatten() for value in torch.unique(flat).tolist() if value > 0]
-            self._locations[index] = [voxels[:: -(-len(voxels) // _LOCATIONS_PER_CLASS)].clone() for voxels in by_class]
-        return self._locations[index]
-
-
-def _picked(values: Tensor | list[Tensor], rows: Tensor | None) -> Tensor | list[Tensor]:
-    if rows is None:
-        return values
-    return values[rows] if isinstance(values, Tensor) else [values[row] for row in rows.tolist()]
+        if index not in self._found:
+            place = self._label_row(index)
+            stored = self._stored.of(place) if self._stored is not None and place >= 0 else None
+            if stored is not None:
+                return stored
+            self._found[index] = list(foreground_voxels(self[index][1]).values()) if place >= 0 else []
+        return self._found[index]

@@ -1,137 +1,211 @@
-"""Prepared tensors on disk, memory-mapped: for sites larger than memory, and for processes that start every round.
+"""The folder of prepared images: entries are found by key, written once, and removed when others need their room.
 
-An entry is a folder named by a key over everything it depends on. It is written beside its place and then renamed,
-so that an entry that exists is whole.
+An entry is one file, readable by its owner alone. While it is made it has another name and its maker holds a lock on
+it; then it is renamed, so that an entry that exists is whole. Processes that use an entry share a lock on it, and only
+entries that nobody uses are removed. Locks end with their process: what a killed one left behind is made anew.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
+import errno
 import os
 import shutil
 import time
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import write_json
-from polyclinic.data.federation import Item, Task
+from polyclinic.core.files import cache_folder, private_folder
+from polyclinic.core.locks import try_exclusive_lock
+from polyclinic.core.wording import MB, readable_bytes
+from polyclinic.data.cache_entry import CacheUnusableError, Entry, read_entry, unusable_if_it_fails
 from polyclinic.recipe import DataSettings
 
-CACHE_FORMAT = 2  # raise it when the same files and settings would give other tensors
-_SETTINGS_THAT_MATTER = {
-    "crop", "size", "fit", "orientation", "spacing", "intensity", "percentiles", "nonzero", "slice_axis", "neighbours",
-}  # fmt: skip
-_ABANDONED_AFTER = 24 * 3600  # seconds after which a half-written entry belongs to a process that died
+_SUFFIX = ".safetensors"
+_WAIT = 0.1  # seconds between two looks at an entry that another process makes
+_FORGOTTEN_AFTER = 90 * 24 * 3600  # seconds after which the hashes of a folder's files are no longer remembered
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class CacheRecord:
-    """One prepared image ``(channel, *spatial)``, its label ``(*spatial)`` in uint8, and plain data about it."""
+class StoredFile:
+    """A file of the cache; ``last_use`` is in seconds since 1970."""
 
-    image: Tensor
-    label: Tensor
-    about: dict[str, Any]
-
-
-def cache_key(items: Sequence[Item], task: Task, settings: DataSettings) -> str:
-    """A hash over the files (path, size, time of change), the settings that matter and the task."""
-    what = {
-        "format": CACHE_FORMAT,
-        "task": [len(task.classes), task.channels, task.spatial_dims, task.neighbours, task.spacing],
-        "settings": settings.model_dump(mode="json", include=_SETTINGS_THAT_MATTER),
-        "items": [
-            [item.site, item.name, item.case, item.labelled_slices, *map(_stamp, (*item.images, item.label))]
-            for item in items
-        ],
-    }
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
+    path: Path
+    bytes: int
+    last_use: float
 
 
-def _stamp(path: Path | None) -> list[str | int] | None:
-    if path is None:
+def cache_of(settings: DataSettings) -> PreparedCache | None:
+    """The cache that a recipe asks for; none where ``data.cache`` is ``off``."""
+    if settings.cache == "off":
         return None
-    try:
-        about = path.stat()
-    except OSError as error:
-        raise PolyclinicError(
-            f"{path}: cannot be read ({error.strerror}); restore the file or open the federation again."
-        ) from error
-    return [str(path.resolve()), about.st_size, about.st_mtime_ns]
+    folder = Path(settings.cache).expanduser() if settings.cache else default_cache_folder()
+    return PreparedCache(folder, settings.cache_limit_mb * MB)
 
 
-def write_entry(folder: Path, key: str, records: Iterable[CacheRecord]) -> Path:
-    """Stream records into the entry ``folder / key``; nothing stays in memory, nothing half-written stays behind."""
-    entry = folder / key
-    part = folder / f".{key}.{os.getpid()}.part"
-    try:
-        _remove_abandoned(folder)
-        part.mkdir(parents=True, exist_ok=True)
-        index = []
-        with (part / "images.bin").open("wb") as images, (part / "labels.bin").open("wb") as labels:
-            for record in records:
-                images.write(record.image.contiguous().float().numpy().data)
-                labels.write(record.label.contiguous().numpy().data)
-                index.append({"shape": list(record.image.shape), **record.about})
-            for file in (images, labels):
-                file.flush()
-                os.fsync(file.fileno())
-        write_json(part / "index.json", index)
+def default_cache_folder() -> Path:
+    """Where prepared images are unless ``data.cache`` names another folder."""
+    return cache_folder() / "prepared"
+
+
+class PreparedCache:
+    """Entries of a folder, up to ``limit`` bytes."""
+
+    def __init__(self, folder: Path, limit: float) -> None:
+        self.folder, self.limit = folder, limit
+
+    @property
+    def hashes(self) -> Path:
+        """Where hashes of files are remembered."""
+        return self.folder / "hashes"
+
+    def holds(self, name: str) -> bool:
+        """Whether there is an entry of this name."""
+        return self._path(name).is_file()
+
+    def find(self, name: str) -> Entry | None:
+        """An entry, if it is there; one that is damaged is removed."""
         try:
-            part.rename(entry)
-        except OSError:
-            if not entry.is_dir():  # else another process was faster with the same content
-                raise
-    except OSError as error:
-        raise PolyclinicError(
-            f"{folder}: the cache cannot be written ({error.strerror or error}); "
-            "free some space or set data.cache to another folder."
-        ) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return entry
+            return read_entry(self._path(name))
+        except ValueError:
+            self._path(name).unlink(missing_ok=True)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and _allow_more_files():
+                return self.find(name)
+            if error.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR):
+                raise CacheUnusableError(error.strerror or str(error)) from error
+        return None
+
+    @contextmanager
+    def making(self, names: Sequence[str], say: Say = lambda _: None) -> Iterator[dict[str, int]]:
+        """Open files for new entries; gives descriptors, without those that another process made meanwhile.
+
+        A process that makes one of them is waited for. Files that were not given to ``add`` are removed in the end.
+        """
+        with ExitStack() as stack:
+            opened: dict[str, int] = {}
+            with unusable_if_it_fails():
+                private_folder(self.folder)
+                for name in sorted(names):  # in one order everywhere: two processes never wait for each other
+                    descriptor = self._take(name, say)
+                    if descriptor is not None:
+                        opened[name] = descriptor
+                        stack.callback(self._drop, name, descriptor)
+            yield opened
+
+    def add(self, names: Sequence[str]) -> None:
+        """Make entries of files that are finished."""
+        with unusable_if_it_fails():
+            for name in names:
+                self._part(name).replace(self._path(name))
+
+    def make_room(self, wanted: int) -> None:
+        """Remove the least recently used entries that nobody uses until so many bytes more fit under the limit."""
+        self._tidy()
+        stored = self.stored()
+        being_made = sum(file.bytes for file in self._listed(f".*{_SUFFIX}.part"))
+        total = sum(file.bytes for file in stored) + being_made + wanted
+        for file in stored if wanted <= self.limit else ():  # nothing goes in vain
+            if total > self.limit and remove_unused(file.path):
+                total -= file.bytes
+        if total > self.limit:
+            raise CacheUnusableError(
+                f"{readable_bytes(total)} are needed and data.cache_limit_mb allows {self.limit / MB:g} MB"
+            )
+        if shutil.disk_usage(self.folder).free < wanted:
+            raise CacheUnusableError(f"{os.strerror(errno.ENOSPC)}: {readable_bytes(wanted)} are needed")
+
+    def stored(self) -> list[StoredFile]:
+        """All entries, the least recently used first."""
+        return self._listed(f"*{_SUFFIX}")
+
+    def _listed(self, pattern: str) -> list[StoredFile]:
+        files = []
+        for path in self.folder.glob(pattern):
+            with suppress(OSError):  # gone meanwhile
+                about = path.lstat()
+                files.append(StoredFile(path, about.st_size, about.st_mtime))
+        return sorted(files, key=lambda file: (file.last_use, file.path))
+
+    def clear(self) -> tuple[int, int]:
+        """Remove everything that nobody uses; gives the number of bytes, and of entries that stay."""
+        self._tidy(forget_after=0)
+        stored = self.stored()
+        removed = [file for file in stored if remove_unused(file.path)]
+        return sum(file.bytes for file in removed), len(stored) - len(removed)
+
+    def _tidy(self, forget_after: float = _FORGOTTEN_AFTER) -> None:
+        """Remove what killed processes left half done, and hashes of folders that nobody asks for any more."""
+        for part in self.folder.glob(f".*{_SUFFIX}.part"):
+            remove_unused(part)
+        for notes in self.hashes.glob("*.json"):
+            with suppress(OSError):
+                if time.time() - notes.stat().st_mtime >= forget_after:
+                    notes.unlink()
+
+    def _take(self, name: str, say: Say) -> int | None:
+        """A locked, empty file for an entry, or ``None`` if somebody else has made it."""
+        part, waits = self._part(name), False
+        while True:
+            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            while not try_exclusive_lock(descriptor):
+                if not waits:
+                    say("waiting for another process that prepares the same images")
+                waits = True
+                time.sleep(_WAIT)
+            if self.holds(name) and _is_at(descriptor, part):
+                part.unlink()
+            if not self.holds(name) and _is_at(descriptor, part):
+                return descriptor
+            os.close(descriptor)
+            if self.holds(name):
+                return None
+
+    def _drop(self, name: str, descriptor: int) -> None:
+        if _is_at(descriptor, self._part(name)):
+            self._part(name).unlink(missing_ok=True)
+        os.close(descriptor)
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}{_SUFFIX}"
+
+    def _part(self, name: str) -> Path:
+        return self.folder / f".{name}{_SUFFIX}.part"
 
 
-def read_entry(entry: Path) -> tuple[Tensor | list[Tensor], Tensor | list[Tensor], list[dict[str, Any]]]:
-    """Map an entry: images, labels (one tensor each when sizes agree) and the data about them. Never write to them."""
+def remove_unused(path: Path) -> bool:
+    """Remove a file unless a process uses or makes it."""
     try:
-        index = json.loads((entry / "index.json").read_text(encoding="utf-8"))
-        shapes = [tuple(row.pop("shape")) for row in index]
-        images = _mapped(entry / "images.bin", np.dtype(np.float32), shapes)
-        labels = _mapped(entry / "labels.bin", np.dtype(np.uint8), [shape[1:] for shape in shapes])
-    except (OSError, ValueError, KeyError) as error:
-        raise PolyclinicError(
-            f"{entry}: the cache entry is damaged ({error}); remove this folder and start again."
-        ) from error
-    return images, labels, index
+        with path.open("rb") as file:
+            if not try_exclusive_lock(file.fileno()):
+                return False
+            if _is_at(file.fileno(), path):
+                path.unlink()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
-def _mapped(path: Path, dtype: np.dtype[Any], shapes: list[tuple[int, ...]]) -> Tensor | list[Tensor]:
-    if not shapes:
-        return []
-    sizes = [math.prod(shape) for shape in shapes]
-    if path.stat().st_size != sum(sizes) * dtype.itemsize:
-        raise ValueError(f"{path.name} has {path.stat().st_size} bytes, expected {sum(sizes) * dtype.itemsize}")
-    array = np.memmap(path, dtype=dtype, mode="r")
-    with warnings.catch_warnings():
-        # Read-only on purpose: a private writable mapping larger than memory may be refused by the kernel.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        flat = torch.from_numpy(array)
-    if len(set(shapes)) == 1:
-        return flat.view(len(shapes), *shapes[0])
-    return [part.view(shape) for part, shape in zip(torch.split(flat, sizes), shapes, strict=True)]
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
 
 
-def _remove_abandoned(folder: Path) -> None:
-    for part in folder.glob(".*.part") if folder.is_dir() else ():
-        if part.is_dir() and time.time() - part.stat().st_mtime > _ABANDONED_AFTER:
-            shutil.rmtree(part, ignore_errors=True)
+def _allow_more_files() -> bool:
+    """Raise the number of files that this process may have open to what it may ask for; whether that helped."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return False
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return False
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,6 +31,12 @@ class Images(Protocol):
 
     def patches(self, indices: Tensor, size: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Random patches of images and labels."""
+        ...
+
+    def will_need(
+        self, indices: Tensor, size: tuple[int, ...] | None = None, generator: torch.Generator | None = None
+    ) -> None:
+        """Have images, or the patches that ``generator`` would draw of them, read from the disk soon."""
         ...
 
 
@@ -79,13 +85,24 @@ class Pooled:
         """Random patches of images and labels."""
         return self._collect(indices, lambda images, rows: images.patches(rows, size, generator))
 
+    def will_need(
+        self, indices: Tensor, size: tuple[int, ...] | None = None, generator: torch.Generator | None = None
+    ) -> None:
+        """Each site's images in the order in which ``batch`` and ``patches`` read them."""
+        for number, rows in self._owners(indices):
+            self.sets[number].will_need(indices[rows] - self.starts[number], size, generator)
+
+    def _owners(self, indices: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """The number of each site that images are from, and their places in ``indices``."""
+        owner = torch.bucketize(indices, self.starts, right=True) - 1
+        for number in torch.unique(owner).tolist():
+            yield number, (owner == number).nonzero().flatten()
+
     def _collect(
         self, indices: Tensor, take: Callable[[Images, Tensor], tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
-        owner = torch.bucketize(indices, self.starts, right=True) - 1
         images, labels, places = [], [], []
-        for number in torch.unique(owner).tolist():
-            rows = (owner == number).nonzero().flatten()
+        for number, rows in self._owners(indices):
             part = take(self.sets[number], indices[rows] - self.starts[number])
             images.append(part[0])
             labels.append(part[1])

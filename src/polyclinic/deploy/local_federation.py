@@ -14,6 +14,7 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import write_text
 from polyclinic.core.log_file import LogFile
 from polyclinic.core.wording import MB
+from polyclinic.data.prepared_cache import default_cache_folder
 from polyclinic.deploy.coordinator.launch import Launch, run_name
 from polyclinic.deploy.coordinator.supervisor import CoordinatorSupervisor
 from polyclinic.deploy.coordinator.tls_listener import ListenAddress
@@ -52,6 +53,7 @@ def run_on_this_machine(recipe: Recipe, sites: tuple[str, ...], name: str, folde
         "device": recipe.engine.device,
         **({"encoder": recipe.network.weights_file} if recipe.network.weights_file else {}),
         **({"case_pattern": recipe.data.case_pattern} if recipe.data.case_pattern else {}),
+        "cache": _cache(recipe),
     }  # fmt: skip
     launch = Launch(run_name(folder), recipe_text(recipe), sites, name, not simulated, True)
     with ExitStack() as stack, TemporaryDirectory(prefix="polyclinic-keys-") as temporary:
@@ -82,12 +84,17 @@ def _site_supervisor(
     home.mkdir(parents=True, exist_ok=True)
     settings = SiteSettings(
         site, recipe.federation, str(home.resolve()), str(policy.resolve()), recipe.engine.device,
-        recipe.network.weights_file, recipe.data.case_pattern,
+        recipe.network.weights_file, recipe.data.case_pattern, cache=_cache(recipe),
     )  # fmt: skip
     site_keys = keys / "hospitals" / site
     connection = ServerConnection(address.local, site_keys / f"{site}.key", site_keys / "ca.crt")
     with LogFile(home / "site.log") as log, SiteSupervisor(settings, connection, log.write) as supervisor:
         yield supervisor
+
+
+def _cache(recipe: Recipe) -> str:
+    """The user's own: prepared images serve other runs too, and do not belong into the folder of one."""
+    return recipe.data.cache or str(default_cache_folder())
 
 
 def _require_ray(recipe: Recipe) -> None:

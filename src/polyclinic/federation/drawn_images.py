@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from polyclinic.core.seeds import generator_for
 from polyclinic.data.batches import epoch_batches
 from polyclinic.data.sitedata import SiteData
 from polyclinic.federation.workspace import Workspace
+
+_STEPS_AHEAD = 2  # that the disk may work for, while the network learns
+
+
+def step_generator(workspace: Workspace, site: str, round_number: int, epoch: int, index: int) -> torch.Generator:
+    """The generator of a step: it draws the patches of labelled images first."""
+    return generator_for(workspace.recipe.seed, site, round_number, "step", epoch, index)
+
+
+def batches_read_ahead(
+    workspace: Workspace, data: SiteData, round_number: int, epoch: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same as ``drawn_batches``, while images of the steps to come are read from the disk, where they are there."""
+    waiting: deque[tuple[Tensor, Tensor]] = deque()
+    patch = workspace.recipe.data.patch
+    for index, (rows, others) in enumerate(drawn_batches(workspace, data, round_number, epoch)):
+        if patch is None:
+            data.images.will_need(torch.cat([rows, others]))
+        else:  # patches of unlabelled images are drawn after the augmentation, so nobody knows them yet
+            data.images.will_need(rows, patch, step_generator(workspace, data.site, round_number, epoch, index))
+        waiting.append((rows, others))
+        if len(waiting) > _STEPS_AHEAD:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def drawn_batches(

@@ -18,6 +18,9 @@ class Observer:
     def on_start(self, part: str, sites: Sequence[str], rounds: int, done: int) -> None:
         """A part of the protocol starts or goes on after ``done`` rounds."""
 
+    def on_preparation(self, done: int, total: int) -> None:
+        """So many images are prepared, of all that must be; not told where the cache has them."""
+
     def on_site(self, round_number: int, site: str) -> None:
         """A site's update was accepted."""
 

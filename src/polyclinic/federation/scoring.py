@@ -71,8 +71,10 @@ def _predictions(workspace: Workspace, data: SiteData, split: str) -> Iterator[t
     settings = workspace.recipe.evaluation
     size = settings.batch_size if data.images.uniform else 1
     indices = data.labelled_indices(split)
-    for part in torch.split(indices, size) if len(indices) else ():
+    parts = torch.split(indices, size) if len(indices) else ()
+    for part, following in zip(parts, (*parts[1:], indices[:0]), strict=False):
         images, labels = data.images.batch(part)
+        data.images.will_need(following)
         yield part, workspace.predict(images), labels
 
 

@@ -14,10 +14,9 @@ from polyclinic.components.base import Component
 from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
 from polyclinic.components.toolbox.segmentation_loss import segmentation_loss
-from polyclinic.core.seeds import generator_for
 from polyclinic.data.batches import steps_per_epoch
 from polyclinic.data.deformation import Deformation
-from polyclinic.federation.drawn_images import drawn_batches
+from polyclinic.federation.drawn_images import batches_read_ahead, step_generator
 from polyclinic.federation.workspace import Workspace
 from polyclinic.recipe.training import learning_rate
 
@@ -61,13 +60,13 @@ class LocalTraining:
 
     def _steps(self, epoch: int) -> Iterator[Step]:
         """Draw the epoch's batches, augment them, and describe each as a step."""
-        site, seed, settings = self.site, self.workspace.recipe.seed, self.settings
+        site, settings = self.site, self.settings
         labelled = site.data.training_indices(True)
         unlabelled = site.data.training_indices(False) if self.unlabelled else None
         size, wanted = settings.batch_size, settings.steps_per_epoch
         total = steps_per_epoch(len(labelled), 0 if unlabelled is None else len(unlabelled), size, wanted)
-        for index, (rows, others) in enumerate(drawn_batches(self.workspace, site.data, site.round, epoch)):
-            generator = generator_for(seed, site.site, site.round, "step", epoch, index)
+        for index, (rows, others) in enumerate(batches_read_ahead(self.workspace, site.data, site.round, epoch)):
+            generator = step_generator(self.workspace, site.site, site.round, epoch, index)
             done = (epoch + index / total) / settings.local_epochs
             progress = (site.round + done) / settings.rounds
             images, labels = self._load(rows, generator) if len(rows) else self._nothing(others)

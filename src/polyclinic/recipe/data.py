@@ -55,9 +55,18 @@ class DataSettings(Section):
         description="regular expression whose first group is the case of a file name; sites elsewhere use their own",
     )
     memory_limit_mb: float = Field(
-        4096, ge=0, description="prepared tensors of a site above this (MB, 10^6 bytes) are memory-mapped"
+        4096,
+        ge=0,
+        description="most prepared tensors of a site (MB, 10^6 bytes) that are held in memory where there is no cache",
     )
-    cache: str | None = Field(None, description="folder of that cache; default: polyclinic's cache folder")
+    cache: str | None = Field(
+        None,
+        description="folder where prepared images are kept and mapped from, readable by its owner alone; "
+        'default: polyclinic\'s cache folder; "off": they are in memory and on no disk',
+    )
+    cache_limit_mb: float = Field(
+        20000, ge=0, description="most disk of that folder (MB); what was not used for longest makes room"
+    )
 
     @field_validator("labelled", mode="before")
     @classmethod

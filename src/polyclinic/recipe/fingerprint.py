@@ -21,13 +21,16 @@ NOT_COVERED = (
     "engine",
     "data.sites",
     "data.cache",
+    "data.cache_limit_mb",
     "network.weights",
     "training.quorum",
     "training.max_update_ratio",
     "evaluation.units",
 )
 """Keys and tables that the fingerprint leaves out; of ``network.weights`` it has whether they are random."""
-_REPLACED_BY_SITE = ("federation", "tracking", "data.sites", "data.cache", "network.weights", "engine.device")
+_REPLACED_BY_SITE = (
+    "federation", "tracking", "data.sites", "data.cache", "data.cache_limit_mb", "network.weights", "engine.device",
+)  # fmt: skip
 LONGEST_RECIPE = 100_000  # letters; one with all keys has 4000
 _LONGEST_METHOD = 500
 

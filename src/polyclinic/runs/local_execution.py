@@ -1,4 +1,4 @@
-"""Execution of a plan whose sites are all in this process, with their images in memory."""
+"""Execution of a plan whose sites are all in this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from polyclinic.runs.part_scoring import check_test_data
 from polyclinic.runs.plan import (
     RunPlan,
     budget_warnings,
-    prepare_items,
+    prepare_sites,
     require_some_label,
     require_training_data,
     site_data,
@@ -92,8 +92,10 @@ class LocalExecution(Execution):
         # With a budget of labels, folds see the same images with other labels: those of the last one would pile up.
         still_used = set(items_by_site.values())
         self._images = {items: images for items, images in self._images.items() if items in still_used}
-        for site, items in items_by_site.items():
-            if items not in self._images:
-                self.observer.on_message(f"reading {site} ({len(items)} images)")
-                self._images[items] = prepare_items(federation, self.plan.recipe, items)
+        new = {site: items for site, items in items_by_site.items() if items not in self._images}
+        if new:
+            total = sum(map(len, new.values()))
+            self.observer.on_message(f"reading {total} images of {len(new)} site{'s' if len(new) > 1 else ''}")
+            prepared = prepare_sites(federation, self.plan.recipe, new, self.observer)
+            self._images |= {items: prepared[site] for site, items in new.items()}
         return {site: site_data(site, self._images[items], part) for site, items in items_by_site.items()}

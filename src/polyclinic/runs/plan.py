@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import torch
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.machine import prepare_process
-from polyclinic.data.build_imageset import build_imageset
+from polyclinic.data.build_imageset import Preparation, build_imagesets
 from polyclinic.data.federation import Federation, Item, Task, item_header
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.open_federation import open_federation
@@ -19,6 +19,7 @@ from polyclinic.data.preprocessing import resolve_size
 from polyclinic.data.sitedata import SiteData
 from polyclinic.evaluation.metric_registry import check_metrics
 from polyclinic.evaluation.protocols import ProtocolPart, protocol_parts
+from polyclinic.federation.observer import Observer
 from polyclinic.federation.site import require_labels
 from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.methods.expression import parse_method
@@ -27,6 +28,8 @@ from polyclinic.networks import SegmentationNetwork, build_network
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import with_checked_network
+
+_BETWEEN_NEWS = 0.1  # seconds between two numbers of prepared images that are told
 
 
 @dataclass(frozen=True)
@@ -106,14 +109,30 @@ def _require_room(size: tuple[int, ...], multiple: int, dims: int) -> None:
         )
 
 
-def cache_for(recipe: Recipe) -> Path | None:
-    """Folder for memory-mapped tensors, if the recipe names one."""
-    return Path(recipe.data.cache).expanduser() if recipe.data.cache else None
+def prepare_items(
+    federation: Federation,
+    recipe: Recipe,
+    items: Sequence[Item],
+    processes: int | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> ImageSet:
+    """Images of one site, prepared by so many processes, on all cores by default."""
+    return build_imagesets({"": items}, Preparation(federation, recipe.data, processes, say=say))[""]
 
 
-def prepare_items(federation: Federation, recipe: Recipe, items: Sequence[Item]) -> ImageSet:
-    """Images of one site, prepared."""
-    return build_imageset(items, federation, recipe.data, cache_for(recipe))
+def prepare_sites(
+    federation: Federation, recipe: Recipe, items: Mapping[str, Sequence[Item]], observer: Observer
+) -> dict[str, ImageSet]:
+    """Images of several sites by name, prepared side by side on all cores."""
+    told = 0.0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal told
+        if done == total or time.monotonic() - told > _BETWEEN_NEWS:
+            told = time.monotonic()
+            observer.on_preparation(done, total)
+
+    return build_imagesets(items, Preparation(federation, recipe.data, progress=progress, say=observer.on_message))
 
 
 def site_data(site: str, images: ImageSet, part: ProtocolPart) -> SiteData:

@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from flower_support import OPEN, make_handler, png_recipe, reason_of, request_for
+from polyclinic.core.locks import shared_lock
 from polyclinic.deploy.site.disk_limits import tidy_home
 from polyclinic.exchange.audit import read_audit
 from polyclinic.exchange.messages import Update
@@ -33,9 +35,7 @@ def full_home(home: Path) -> Path:
         put(home / "runs" / name / "all" / "round-00001.safetensors", 10**6, days)
         put(home / "runs" / name / "all" / "split.mark", 64, days)
     for name, days in (("least", 20), ("last", 2)):
-        put(home / "cache" / name / "images.bin", 10**6, days)
-        then = time.time() - days * DAY
-        os.utime(home / "cache" / name, (then, then))
+        put(home / "cache" / f"{name}.safetensors", 10**6, days)
     for name in RECORDS:
         put(home / name, 1000, 400)
     return home
@@ -46,7 +46,7 @@ def states(home: Path) -> set[str]:
 
 
 def cached(home: Path) -> set[str]:
-    return {path.name for path in (home / "cache").iterdir()}
+    return {path.stem for path in (home / "cache").iterdir()}
 
 
 def test_old_runs_lose_their_states_and_keep_their_ledger(tmp_path: Path) -> None:
@@ -125,17 +125,59 @@ def test_a_site_over_its_limit_refuses_works_again_and_keeps_its_records(tiny_fe
     assert [entry["kind"] for entry in read_audit(home / "audit.jsonl")] == ["Update", "Failure", "Update"]
 
 
+def test_runs_are_spared_where_memory_would_do(tmp_path: Path) -> None:
+    home = full_home(tmp_path / "home")
+    policy = Policy(max_home_gb=0.0045, keep_runs_days=1000)
+    reason = tidy_home(home, policy, "newest", lambda _: None, 10**6, spare_runs=True)
+    assert "would hold" in str(reason)
+    assert (states(home), cached(home)) == ({"old", "older", "new", "newest"}, set())
+
+
+def test_prepared_images_behind_a_link_and_in_use_stay(tmp_path: Path) -> None:
+    home = full_home(tmp_path / "home")
+    (home / "cache").rename(tmp_path / "elsewhere")
+    (home / "cache").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    policy = Policy(max_home_gb=1e-9, keep_runs_days=1000)
+    tidy_home(home, policy, "newest", lambda _: None)
+    assert cached(home) == {"least", "last"}
+    (home / "cache").unlink()
+    (tmp_path / "elsewhere").rename(home / "cache")
+    with (home / "cache" / "least.safetensors").open("rb") as file:
+        shared_lock(file.fileno())
+        tidy_home(home, policy, "newest", lambda _: None)
+        assert cached(home) == {"least"}
+
+
 def test_prepared_images_that_do_not_fit_are_not_written(tiny_federation: Path, tmp_path: Path) -> None:
     recipe = png_recipe(tiny_federation, data={"memory_limit_mb": 0})
     weights = request_for("train", recipe).broadcast
     small = make_handler(tmp_path / "small", tiny_federation, policy=OPEN + "max_home_gb = 5e-6")
     assert "refused: the site's home would hold" in reason_of(small.answer(request_for("train", recipe, weights)))
-    assert not (tmp_path / "small" / "cache").exists()
+    assert not list((tmp_path / "small").glob("cache/*.safetensors"))
     large = make_handler(tmp_path / "large", tiny_federation, policy=OPEN)
     assert isinstance(large.answer(request_for("train", recipe, weights)), Update)
-    (entry,) = (tmp_path / "large" / "cache").iterdir()
+    entries = list((tmp_path / "large" / "cache").glob("*.safetensors"))
+    assert sorted(entry.name.partition("-")[0] for entry in entries) == ["images", "labels"]
     # Prepared images that are there already need no room, and using them counts as use.
-    os.utime(entry, (0, 0))
+    for entry in entries:
+        os.utime(entry, (0, 0))
     again = make_handler(tmp_path / "large", tiny_federation, policy=OPEN)
     assert isinstance(again.answer(request_for("train", recipe, weights)), Update)
-    assert entry.stat().st_mtime > DAY
+    assert all(entry.stat().st_mtime > DAY for entry in entries)
+
+
+@pytest.mark.parametrize(("policy", "settings"), [("max_home_gb = 3e-5", {}), ("", {"cache": "off"})])
+def test_prepared_images_are_in_memory_where_the_home_is_small_or_the_site_says_so(
+    policy: str, settings: dict[str, str], tiny_federation: Path, tmp_path: Path
+) -> None:
+    recipe = png_recipe(tiny_federation)
+    weights = request_for("train", recipe).broadcast
+    first = make_handler(tmp_path / "first", tiny_federation, policy=OPEN)
+    expected = first.answer(request_for("train", recipe, weights))
+    handler = make_handler(tmp_path / "home", tiny_federation, policy=OPEN + policy, **settings)
+    reply = handler.answer(request_for("train", recipe, weights))
+    assert isinstance(reply, Update), reply
+    assert isinstance(expected, Update)
+    assert all(torch.equal(reply.weights[name], tensor) for name, tensor in expected.weights.items())
+    assert list((tmp_path / "first" / "cache").glob("*.safetensors"))
+    assert not list((tmp_path / "home").glob("cache/*.safetensors"))

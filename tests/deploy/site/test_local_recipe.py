@@ -11,7 +11,7 @@ def test_what_the_site_decides_replaces_the_server_s() -> None:
     logged: list[str] = []
     server = {
         "federation": "/server", "method": "fedavg", "tracking": {"tensorboard": True},
-        "data": {"sites": ["all"], "cache": "/etc", "case_pattern": "(Doe)", "size": [8, 8]},
+        "data": {"sites": ["all"], "cache": "/etc", "cache_limit_mb": 0, "case_pattern": "(Doe)", "size": [8, 8]},
         "network": {"width": 4, "weights": "/etc/shadow"}, "engine": {"device": "cuda:7", "threads": 2},
     }  # fmt: skip
     settings = SiteSettings("north", "/data", "/home", device="cpu", encoder="/own.bin", case_pattern="(a+)")
@@ -21,6 +21,9 @@ def test_what_the_site_decides_replaces_the_server_s() -> None:
         "network": {"width": 4, "weights": "/own.bin"}, "engine": {"device": "cpu", "threads": 2},
     }  # fmt: skip
     assert "is not used" in logged[0]
+    for cache in ("off", "/shared"):
+        chosen = with_local_settings(server, SiteSettings("north", "/data", "/home", encoder="e", cache=cache), print)
+        assert chosen["data"]["cache"] == cache
 
 
 def test_defaults_and_mistakes() -> None:

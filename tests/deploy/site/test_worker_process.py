@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 import time
@@ -110,6 +111,16 @@ def test_a_worker_that_never_starts_gets_a_sentence(tmp_path: Path, monkeypatch:
         ask(WorkerProcess(tmp_path, os.environ, log))
 
 
-def test_memory_of_a_process() -> None:
-    assert resident_bytes(os.getpid()) > 10**7 or not Path("/proc/self/statm").exists()
+def test_memory_of_a_process_is_without_the_files_that_it_has_mapped(tmp_path: Path) -> None:
     assert resident_bytes(2**22 + 1) == 0
+    if not Path("/proc/self/status").exists():
+        pytest.skip("this system does not tell the memory of a process")
+    before, size = resident_bytes(os.getpid()), 3 * 10**7
+    assert before > 10**6
+    (tmp_path / "x").write_bytes(bytes(size))
+    with (tmp_path / "x").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert sum(mapped[:: mmap.PAGESIZE]) == 0
+        assert resident_bytes(os.getpid()) < before + size / 2
+    with mmap.mmap(-1, size) as shared:
+        shared[:] = bytes(b"x" * size)
+        assert resident_bytes(os.getpid()) > before + size / 2

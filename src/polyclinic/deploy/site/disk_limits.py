@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from polyclinic.data.prepared_cache import PreparedCache, StoredFile, remove_unused
 from polyclinic.federation.site_policy import Policy
 
 _DAY = 24 * 3600
@@ -16,12 +16,12 @@ _KEPT = frozenset({"ledger.safetensors", "recipe.toml", "split.mark"})  # small,
 Log = Callable[[str], object]
 
 
-def tidy_home(home: Path, policy: Policy, run: str, log: Log, wanted: int = 0) -> str | None:
+def tidy_home(home: Path, policy: Policy, run: str, log: Log, wanted: int = 0, spare_runs: bool = False) -> str | None:
     """Remove what is old, and what is too much if ``wanted`` bytes come; gives a reason if the home stays too full.
 
     States of runs go ``keep_runs_days`` after their last use. Over ``max_home_gb`` prepared images go first, then
-    further runs, the least recently used first; ``run`` is being worked on and stays. Logs, ledgers, remembered sets of
-    cases and secrets stay in any case.
+    further runs, the least recently used first; ``run`` is being worked on and stays, and with ``spare_runs`` all do.
+    Logs, ledgers, remembered sets of cases and secrets stay in any case, and prepared images that are in use.
     """
     runs = [folder for folder in _folders(home / "runs") if folder.name != run and any(_states(folder))]
     by_age = sorted((_last_use(folder), folder) for folder in runs)
@@ -31,14 +31,13 @@ def tidy_home(home: Path, policy: Policy, run: str, log: Log, wanted: int = 0) -
         log(f"removed the states of run {folder.name}: not used for {policy.keep_runs_days:g} days (keep_runs_days)")
     limit = policy.max_home_gb * 1e9
     total = _bytes(home) + wanted
-    cached = sorted(_folders(home / "cache"), key=lambda folder: folder.stat().st_mtime)
-    for folder in cached if total > limit else ():
-        total -= _bytes(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-        log(f"removed prepared images {folder.name}: the home is larger than max_home_gb = {policy.max_home_gb:g}")
+    for file in _prepared_images(home) if total > limit else ():
+        if remove_unused(file.path):
+            total -= file.bytes
+            log(f"removed {file.path.stem}: the home is larger than max_home_gb = {policy.max_home_gb:g}")
         if total <= limit:
             break
-    for _, folder in (entry for entry in by_age if total > limit and entry[0] >= oldest):
+    for _, folder in (entry for entry in by_age if total > limit and entry[0] >= oldest and not spare_runs):
         if total <= limit:
             break
         total -= _remove_states(folder)
@@ -49,6 +48,12 @@ def tidy_home(home: Path, policy: Policy, run: str, log: Log, wanted: int = 0) -
         f"the site's home would hold {total / 1e9:.3g} GB, its policy allows {policy.max_home_gb:g} (max_home_gb), and "
         "nothing more may be removed without asking; the hospital can make room or raise max_home_gb"
     )
+
+
+def _prepared_images(home: Path) -> list[StoredFile]:
+    """The least recently used first; none behind a link, which may lead anywhere."""
+    folder = home / "cache"
+    return [] if folder.is_symlink() else PreparedCache(folder, 0).stored()
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -27,7 +27,9 @@ def with_local_settings(table: dict[str, Any], settings: SiteSettings, log: Call
 
 def _data(table: dict[str, Any], settings: SiteSettings, log: Callable[[str], object]) -> dict[str, Any]:
     data = {key: value for key, value in table.items() if key not in ("cache", "case_pattern")}
-    data |= {"sites": [settings.name], "cache": str(Path(settings.home) / "cache")}
+    data |= {"sites": [settings.name], "cache": settings.cache or str(Path(settings.home) / "cache")}
+    if settings.cache is None:
+        data.pop("cache_limit_mb", None)  # the policy says how large the home may be
     # A pattern of the server's would ask the names of patients questions, and change which images are one case.
     if settings.case_pattern is not None:
         data["case_pattern"] = settings.case_pattern

@@ -87,8 +87,10 @@ class _OpenRecipe:
 class RequestHandler:
     """Answers requests one after another; the recipe's network and images stay in memory between them."""
 
-    def __init__(self, settings: SiteSettings, log: Callable[[str], None] = lambda _: None) -> None:
-        self.settings, self.log = settings, log
+    def __init__(
+        self, settings: SiteSettings, log: Callable[[str], None] = lambda _: None, processes: int | None = None
+    ) -> None:
+        self.settings, self.log, self.processes = settings, log, processes
         self.home = Path(settings.home)
         signer = KeyFile(Path(settings.key)) if settings.key else None
         self.audit = AuditLog(self.home / "audit.jsonl", signer)
@@ -226,6 +228,8 @@ class RequestHandler:
                 raise PolyclinicError(f"{origin}: has {len(text)} characters, a site reads up to {LONGEST_RECIPE}.")
             recipe = make_recipe(with_local_settings(parse_recipe(text, origin), self.settings, self.log), origin)
             refuse(refusal_before_data(policy, recipe))
+            if self.settings.cache is None:
+                recipe = with_changes(recipe, {"data.cache_limit_mb": policy.max_home_gb * 1e9 / MB})
             plan = plan_run(recipe)
             # Units were agreed on for all sites, whatever the files of this site say.
             plan = replace(plan, recipe=with_changes(plan.recipe, {"evaluation": recipe.evaluation}))
@@ -240,19 +244,32 @@ class RequestHandler:
         if key not in opened.data:
             items = part.items(opened.federation, self.settings.name)
             if items not in opened.images:
-                self._require_room(opened, items, policy, run)
+                recipe = self._with_room(opened, items, policy, run)
                 self.log(f"reading {len(items)} images")
-                opened.images = {items: prepare_items(opened.federation, opened.recipe, items)}
+                images = prepare_items(opened.federation, recipe, items, self.processes, self.log)
+                opened.images = {items: images}
             opened.data = {key: site_data(self.settings.name, opened.images[items], part)}
         return opened.data[key]
 
-    def _require_room(self, opened: _OpenRecipe, items: tuple[Item, ...], policy: Policy, run: str) -> None:
-        """Refuse sizes and spacings that fill the memory or the disk, before an image is read."""
-        total, largest = prepared_bytes(items, opened.federation, opened.recipe.data)
-        in_memory = total <= opened.recipe.data.memory_limit_mb * MB
-        refuse(refusal_of_images(policy, total if in_memory else largest))
-        if not in_memory and not is_cached(self.home / "cache", items, opened.federation, opened.recipe.data):
-            refuse(tidy_home(self.home, policy, run, self.log, total))
+    def _with_room(self, opened: _OpenRecipe, items: tuple[Item, ...], policy: Policy, run: str) -> Recipe:
+        """The recipe, without the cache if the home has no room for it; refuses what fills the memory or the disk.
+
+        No image is read before.
+        """
+        recipe, federation = opened.recipe, opened.federation
+        total, largest = prepared_bytes(items, federation, recipe.data)
+        fits = total <= recipe.data.memory_limit_mb * MB
+        if recipe.data.cache != "off":
+            refuse(refusal_of_images(policy, largest))
+            reason = None
+            if self.settings.cache is None and not is_cached(items, federation, recipe.data):
+                reason = tidy_home(self.home, policy, run, self.log, total, spare_runs=fits)
+            if reason is None:
+                return recipe
+            refuse(None if fits else reason)
+            self.log(f"prepared images stay in memory: {reason}")
+        refuse(refusal_of_images(policy, total))
+        return with_changes(recipe, {"data.cache": "off"})
 
     def _part(self, opened: _OpenRecipe, name: str, policy: Policy) -> ProtocolPart:
         """The part of the protocol with its split and labels, drawn by the seed that the policy names."""

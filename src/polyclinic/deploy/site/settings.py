@@ -23,6 +23,8 @@ class SiteSettings:
     case_pattern: str | None = None
     key: str | None = None
     """File of the site's private key, which signs the head of the audit log."""
+    cache: str | None = None
+    """Folder of prepared images, ``home/cache`` by default; ``off``: they are in memory and on no disk."""
 
 
 def default_home(site: str) -> Path:

@@ -30,7 +30,10 @@ def simulate_request(blobs: Blobs, about: dict[str, Any], context: Context) -> t
             f"{len(sites)} names for node {number + 1}"
         )
     homes = Path(config.get("homes") or Path(config.get("out", "")) / "sites").resolve()
-    home, chosen = str(homes / sites[number]), (config.get(key) for key in ("device", "encoder", "case_pattern"))
+    home, chosen = (
+        str(homes / sites[number]),
+        (config.get(key) for key in ("device", "encoder", "case_pattern", "cache")),
+    )
     return _handler(sites[number], config["data"], home, *chosen).serve(blobs, about)
 
 
@@ -46,11 +49,18 @@ def site_names(setting: Any) -> list[str]:
 
 @cache
 def _handler(
-    name: str, data: str, home: str, device: str | None, encoder: str | None, case_pattern: str | None
+    name: str,
+    data: str,
+    home: str,
+    device: str | None,
+    encoder: str | None,
+    case_pattern: str | None,
+    cache_folder: str | None,
 ) -> RequestHandler:
     from polyclinic.deploy.site.request_handler import RequestHandler
     from polyclinic.deploy.site.settings import SiteSettings
 
     policy = Path(home).parent / "policy.toml"
     policy_file = str(policy) if policy.exists() else None
-    return RequestHandler(SiteSettings(name, data, home, policy_file, device, encoder, case_pattern))
+    settings = SiteSettings(name, data, home, policy_file, device, encoder, case_pattern, cache=cache_folder)
+    return RequestHandler(settings, processes=1)  # Ray has its processes side by side, and must not be forked

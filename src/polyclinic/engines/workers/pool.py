@@ -93,7 +93,8 @@ class WorkerPool:
                 self._replace(worker)
 
     def stop(self) -> None:
-        """End all workers now; the next task starts new ones."""
+        """End all workers now; the next task starts new ones. A round that was not finished is not settled either."""
+        self.lost.clear()
         for tasks in self._tasks.values():
             self._free += [task.answer for task in tasks]
         self._tasks.clear()

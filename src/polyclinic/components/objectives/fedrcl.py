@@ -34,8 +34,9 @@ from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.objectives.prototype_contrast import draw_pixels_by_class
 from polyclinic.components.registry import component
 from polyclinic.components.step import Step
+from polyclinic.components.toolbox.contrast import TINY
 from polyclinic.components.toolbox.pixels import rows_of_pixels
-from polyclinic.components.toolbox.prototypes.bank import TINY, masked_mean
+from polyclinic.components.toolbox.prototypes.bank import masked_mean
 from polyclinic.components.toolbox.prototypes.grids import resize_labels
 from polyclinic.components.toolbox.prototypes.taps import feature_map, feature_width
 from polyclinic.networks.base import SegmentationNetwork

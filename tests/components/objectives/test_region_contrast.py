@@ -62,7 +62,7 @@ def test_the_term_tells_regions_apart_across_views(dims: int, feature: str) -> N
     parameters = [*head.parameters(), *network.encoder.parameters()]
     gradients = [torch.autograd.grad(value, parameters, retain_graph=True) for value in (ours, wanted)]
     for own, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(own, other, rtol=1e-3, atol=1e-5)
 
 
 def test_many_regions_are_drawn_once_in_a_step() -> None:

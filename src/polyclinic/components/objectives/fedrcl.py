@@ -34,7 +34,7 @@ from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.objectives.prototype_contrast import draw_pixels_by_class
 from polyclinic.components.registry import component
 from polyclinic.components.step import Step
-from polyclinic.components.toolbox.contrast import TINY
+from polyclinic.components.toolbox.contrast import TINY, inverse_length
 from polyclinic.components.toolbox.pixels import rows_of_pixels
 from polyclinic.components.toolbox.prototypes.bank import masked_mean
 from polyclinic.components.toolbox.prototypes.grids import resize_labels
@@ -46,7 +46,7 @@ def cosines_between(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines ``(n, n)`` of rows ``(n, channel)``, and which rows have a direction ``(n,)``; the others' are 0."""
     squares = rows.square().sum(1)
     # A row of zeros has no direction; a small divisor instead would give it an enormous slope.
-    units = rows * torch.where(squares > TINY, squares.clamp_min(TINY).rsqrt(), 0.0)[:, None]
+    units = rows * inverse_length(squares)[:, None]
     return units @ units.T, squares > TINY
 
 

@@ -114,7 +114,7 @@ def test_a_measured_round_leaves_no_plus_and_no_file(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--methods", "fedavg,fedbm"), "'fedbm' is not a method, did you mean 'fedbn'?"),
+        (("--methods", "fedavg,fedbnn"), "'fedbnn' is not a method, did you mean 'fedbn'?"),
         (("--methods", "fedavg,fedavg"), "--methods: 'fedavg' is there twice"),
         (("--methods", ","), "--methods: name at least one method"),
         (("--set", "network.width=0"), "network.width = 0 is not possible"),

@@ -154,6 +154,9 @@ class _Noise(ImageSet):
     def patches(self, indices: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         return self.batch(indices)
 
+    def will_need(self, *_: Any, **__: Any) -> None:
+        pass
+
 
 @dataclass(frozen=True)
 class _NoiseData(SiteData):

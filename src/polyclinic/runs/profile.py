@@ -32,7 +32,7 @@ def profiled_run(timeline: Timeline) -> Iterator[Timeline]:
     """Time what a run does around its rounds, too."""
     wrapped = Wraps(timeline)
     try:
-        wrapped.time(local_execution, "prepare_items", "read images", _site_of_items)
+        wrapped.time(local_execution, "prepare_sites", "read images")
         wrapped.time(execution, "score_part", "test")
         wrapped.time(execution, "summary_of", "writing")
         wrapped.time(execution, "rows_to_csv", "writing")
@@ -44,10 +44,6 @@ def profiled_run(timeline: Timeline) -> Iterator[Timeline]:
             yield timeline
     finally:
         wrapped.undo()
-
-
-def _site_of_items(federation: Any, recipe: Any, items: Sequence[Any]) -> dict[str, Any]:  # noqa: ARG001
-    return {"site": items[0].site if items else ""}
 
 
 def _opening(timeline: Timeline, original: Callable[[RunPlan], Any]) -> Callable[[RunPlan], Any]:

@@ -23,7 +23,8 @@ def test_a_run_shows_progress_on_stderr_and_a_table_on_stdout(tiny_recipe_file: 
     assert done.code == 0
     lines = done.err.splitlines()
     assert lines[0] == "fedavg: reading 9 images of 2 sites"
-    assert [line.partition(" val Dice ")[0] for line in lines[1:]] == ["fedavg: round 1/2", "fedavg: round 2/2"]
+    assert lines[1] == "fedavg: engine: sites one after another in this process, 1 thread (1 core, 2 sites)"
+    assert [line.partition(" val Dice ")[0] for line in lines[2:]] == ["fedavg: round 1/2", "fedavg: round 2/2"]
     assert "\x1b" not in done.err + done.out
     table = done.out.splitlines()
     assert table[0].startswith("fedavg on tiny, seed 0")

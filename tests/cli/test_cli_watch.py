@@ -68,7 +68,7 @@ def test_a_finished_run_is_shown_and_its_average(finished: Finished) -> None:
     done = call("watch", folder)
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
-    assert lines[0] == "fedavg on tiny, engine inprocess"
+    assert lines[0] == "fedavg on tiny, engine auto"
     assert lines[-1].startswith("Finished; average over sites (overlaps in %): ")
     assert f"dice {100 * summary['average']['dice']:.2f}" in lines[-1]
     assert json.loads(call("watch", folder, "--json").out)["average"] == summary["average"]

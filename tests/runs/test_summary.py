@@ -27,7 +27,7 @@ def strict(path: Path) -> dict[str, Any]:
 def test_the_promised_keys_are_there(finished: Callable[..., Path]) -> None:
     summary = strict(finished("fedprox(mu=0.5)") / "summary.json")
     assert summary["method"] == "fedprox(mu=0.5)"
-    assert (summary["federation"], summary["engine"], summary["seed"], summary["rounds"]) == ("tiny", "inprocess", 0, 3)
+    assert (summary["federation"], summary["engine"], summary["seed"], summary["rounds"]) == ("tiny", "auto", 0, 3)
     assert {"dice", "hd95"} <= summary["average"].keys() == summary["sites"]["north"].keys()
     assert list(summary["sites"]) == ["north", "south"]
     assert summary["bytes_up"] > 0 < summary["bytes_down"]

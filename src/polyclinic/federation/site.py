@@ -97,17 +97,17 @@ class Site:
 
         ``detailed`` gives every metric of every case (the test), otherwise only the mean Dice (the validation).
         """
-        state = self.store.load(before=broadcast.round + 1)
-        personal = state.personal_at(broadcast.best_round)
-        workspace.load(self._local_weights(workspace, broadcast, personal))
+        workspace.load(self.model(workspace, broadcast))
         if detailed:
             return score_cases(workspace, self.data, split, broadcast.round)
         return score_quickly(workspace, self.data, split, broadcast.round)
 
     def model(self, workspace: Workspace, broadcast: Broadcast) -> Tensors:
-        """The site's whole model. Only the one-machine protocols that test it elsewhere ask for this."""
-        state = self.store.load(before=broadcast.round + 1)
-        return self._local_weights(workspace, broadcast, state.personal_at(broadcast.best_round))
+        """The site's whole model: what it scores, and what one-machine protocols test elsewhere."""
+        personal: Tensors = {}
+        if workspace.kept:  # else nothing of the memory is needed, and it may be large
+            personal = self.store.load(before=broadcast.round + 1).personal_at(broadcast.best_round)
+        return self._local_weights(workspace, broadcast, personal)
 
     def _state_for(self, workspace: Workspace, broadcast: Broadcast) -> SiteState:
         state = self.store.take(before=broadcast.round)

@@ -89,13 +89,13 @@ def test_rounds_of_other_processes_come_from_the_record() -> None:
     add_recorded_rounds(timeline, events)
     profile = profile_of(timeline, end=10**10)
     assert {row["phase"]: row["seconds"] for row in profile["phases"]} == {
-        "training": 6, "site, the rest": 6, "validation": 2
+        "training": 6, "round at a site": 6, "validation": 2
     }  # fmt: skip
     assert all(row["beside"] for row in profile["phases"])
     assert {site: sum(phases.values()) for site, phases in profile["sites"].items()} == {"north": 4, "south": 2}
     assert profile["other"] == profile["seconds"] == 10
     starts = {(span.name, span.site, span.round): span.start / 10**9 for span in timeline.spans}
-    assert starts["training", "", 1] == starts["site", "north", 1] == starts["site", "south", 1] == 4
+    assert starts["training", "", 1] == starts["round at a site", "south", 1] == 4
 
 
 def test_a_process_knows_when_it_started() -> None:

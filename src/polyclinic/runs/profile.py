@@ -89,8 +89,8 @@ def add_recorded_rounds(timeline: Timeline, events: Sequence[dict[str, Any]]) ->
             thread = next((key for key, known in threads.items() if known == site), len(threads))
             threads[thread] = site
             length = int(taken * _NANOSECONDS)
-            spans.append(["site", begun, begun + length, 0, process, thread, site, number, ""])
-            totals.append(["site", site, number, "", True, length, 0, 1])
+            spans.append(["round at a site", begun, begun + length, 0, process, thread, site, number, ""])
+            totals.append(["round at a site", site, number, "", True, length, 0, 1])
     taken_apart = {"process": process, "spans": spans, "totals": totals, "threads": list(threads.items()), "dropped": 0}
     timeline.add(taken_apart, "server and sites, as recorded")
 

@@ -89,7 +89,7 @@ def _run(recipe: Recipe, out: str | Path | None, resume: bool, observer: Observe
     assert entry.launches is not None
     refuse_impossible(plan.recipe, plan.method)
     federation = plan.federation
-    with profile_written(folder):
+    with profile_written(folder), timed("other processes"):
         entry.launches(plan.recipe, tuple(federation.sites), federation.name, folder.path, observer or Observer())
     summary = folder.summary()
     assert summary is not None

@@ -344,7 +344,7 @@ def test_large_volumes_are_counted_by_their_shape_and_not_timed(
             (folder / f"v{number}.nii.gz").hardlink_to(tmp_path / "v.nii.gz")
     (federation / "federation.toml").write_text('classes = ["background", "ball"]\nchannels = 1\nspatial_dims = 3\n')
     recipe = write_tiny_recipe(tmp_path / "r.toml", federation)
-    monkeypatch.setattr("polyclinic.data.build_imageset.prepare", read)
+    monkeypatch.setattr("polyclinic.data.site_preparation.prepare", read)
     heard: list[str] = []
     overrides = ["data.size=[256,256,112]", "network.width=32"]
     facts = costs(load_recipe(recipe, overrides), ["fedavg"], tell=heard.append)

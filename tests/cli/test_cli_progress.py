@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,10 +40,10 @@ def test_without_a_terminal_every_round_is_a_line_on_stderr(capsys: pytest.Captu
 def test_long_preparation_says_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = 0.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
+    clock = iter([0.0, 5.0, 21.0, 21.0, 22.0, 50.0, 50.0])
+    monkeypatch.setattr("polyclinic.cli.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
     screen = ScreenObserver("fedavg")
-    for now, done in ((5.0, 10), (21.0, 40), (22.0, 41), (50.0, 99)):
+    for done in (10, 40, 41, 99):
         screen.on_preparation(done, 100)
     assert capsys.readouterr().err.splitlines() == [
         "fedavg: prepared 40 of 100 images",

@@ -394,7 +394,7 @@ def test_entries_that_vanish_are_made_again(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(PreparedCache, "add", add)
     assert same(built(federation, tmp_path / "cache"), expected(federation))
     left[0] = 99
-    with pytest.raises(PolyclinicError, match="raise data.cache_limit_mb"):
+    with pytest.raises(PolyclinicError, match=r"raise data\.cache_limit_mb"):
         built(federation, tmp_path / "cache", size=(4, 4))
 
 

@@ -139,7 +139,17 @@ def test_what_is_read_ahead_is_what_is_read() -> None:
         images.will_need(torch.tensor([0, 1, 2]), (4, 4), torch.Generator().manual_seed(seed))
         pixels, labels = images.patches(torch.tensor([0, 1, 2]), (4, 4), torch.Generator().manual_seed(seed))
         assert torch.equal(torch.stack(ahead.views), pixels)
-        assert torch.equal(torch.stack(label_ahead.views).long(), labels[[0, 2]])
+        crops = [view for view in label_ahead.views if view.shape == (4, 4)]  # and whole ones, where foreground is
+        assert torch.equal(torch.stack(crops).long(), labels[[0, 2]])
+        assert len(ahead.views) == 3, "what was asked for is not asked for again"
+        images.patches(torch.tensor([1, 2]), (4, 4), torch.Generator().manual_seed(seed))
+        assert len(ahead.views) == 5, "but next time it is"
+    ahead.views.clear()
+    images.batch(torch.tensor([1]))
+    images.batch(torch.tensor([1]))
+    images.will_need(torch.tensor([1]))
+    images.batch(torch.tensor([1]))
+    assert [view.data_ptr() for view in ahead.views] == [whole[1][0].data_ptr()] * 3
     ahead.views.clear()
     images.will_need(torch.tensor([0]), (4, 4))
     whole.will_need(torch.tensor([0]))

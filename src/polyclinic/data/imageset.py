@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from polyclinic.data.foreground import StoredForeground, foreground_voxels
+from polyclinic.data.patch_boxes import padded, random_box
 from polyclinic.data.read_ahead import ReadAhead
 
 _NOTHING = torch.zeros((), dtype=torch.uint8)
@@ -56,6 +57,7 @@ class ImageSet:
         self.labelled = labelled
         self.samples = list(samples)
         self._found: dict[int, list[Tensor]] = {}
+        self._awaited: set[int] = set()  # images that were asked for and not yet taken
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -85,6 +87,10 @@ class ImageSet:
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Images ``(batch, channel, *spatial)`` and labels ``(batch, *spatial)`` in int64, all of one size."""
+        if self._ahead != (None, None):
+            chosen = indices.tolist()
+            self.will_need(torch.tensor([index for index in chosen if index not in self._awaited], dtype=torch.long))
+            self._awaited.difference_update(chosen)
         rows = indices if self._rows is None else self._rows[indices]
         if isinstance(self._images, Tensor):
             return self._images[rows], self._labels_of(rows, self._images.shape[2:])
@@ -103,12 +109,9 @@ class ImageSet:
         for index in indices.tolist():
             image, label = self[index]
             if size is not None and generator is not None:
-                box = self._box(index, size, generator, True)
-                image, label = image[(slice(None), *box)], label[box]
-            if self._ahead[0] is not None:
-                self._ahead[0].will_need(image)
-            if self._ahead[1] is not None and self._label_row(index) >= 0:
-                self._ahead[1].will_need(label)
+                image, label = self._crop(index, size, generator, True)
+            self._advise(index, image, label)
+            self._awaited.add(index)
 
     def patches(
         self, indices: Tensor, size: Sequence[int], generator: torch.Generator, labelled: bool = True
@@ -118,7 +121,13 @@ class ImageSet:
         About half of the crops are centred on foreground (a class at random, then a voxel of it); none with
         ``labelled = False``, which looks at no label. Images smaller than the crop are padded with zeros.
         """
-        crops = [self._crop(int(index), size, generator, labelled) for index in indices]
+        chosen = indices.tolist()
+        crops = [self._crop(index, size, generator, labelled) for index in chosen]
+        for index, crop in zip(chosen, crops, strict=True):
+            if index not in self._awaited:
+                self._advise(index, *crop)
+        self._awaited.difference_update(chosen)
+        crops = [padded(*crop, size) for crop in crops]
         return torch.stack([image for image, _ in crops]), torch.stack([label for _, label in crops]).long()
 
     def subset(self, mask: Tensor) -> ImageSet:
@@ -149,25 +158,17 @@ class ImageSet:
     def _crop(
         self, index: int, size: Sequence[int], generator: torch.Generator, labelled: bool
     ) -> tuple[Tensor, Tensor]:
+        """Views of a random patch of an image and of its label, as far as the image reaches."""
         image, label = self[index]
-        box = self._box(index, size, generator, labelled)
-        image, label = image[(slice(None), *box)], label[box]
-        missing = [(0, s - n) for n, s in zip(label.shape, size, strict=True)]
-        if any(after for _, after in missing):
-            margins = [margin for axis in reversed(missing) for margin in axis]
-            image, label = pad(image, margins), pad(label, margins)
-        return image, label
+        box = random_box(label.shape, size, generator, partial(self._foreground, index) if labelled else None)
+        return image[(slice(None), *box)], label[box]
 
-    def _box(self, index: int, size: Sequence[int], generator: torch.Generator, labelled: bool) -> tuple[slice, ...]:
-        """Where a random crop of an image begins and ends; it may reach over the far end."""
-        shape = self[index][1].shape
-        draws = torch.rand(len(shape) + 3, generator=generator).tolist()
-        starts = [int(draw * (max(n - s, 0) + 1)) for draw, n, s in zip(draws[3:], shape, size, strict=True)]
-        if labelled and draws[0] < 0.5 and (classes := self._foreground(index)):
-            voxels = classes[int(draws[1] * len(classes))]
-            centre = torch.unravel_index(voxels[int(draws[2] * len(voxels))].long(), shape)
-            starts = [min(max(int(c) - s // 2, 0), max(n - s, 0)) for c, n, s in zip(centre, shape, size, strict=True)]
-        return tuple(slice(start, start + s) for start, s in zip(starts, size, strict=True))
+    def _advise(self, index: int, image: Tensor, label: Tensor) -> None:
+        """Start to read views of an image and of its label."""
+        if self._ahead[0] is not None:
+            self._ahead[0].will_need(image)
+        if self._ahead[1] is not None and self._label_row(index) >= 0:
+            self._ahead[1].will_need(label)
 
     def _foreground(self, index: int) -> list[Tensor]:
         """Flat positions of some voxels of each foreground class that an image has."""
@@ -176,5 +177,7 @@ class ImageSet:
             stored = self._stored.of(place) if self._stored is not None and place >= 0 else None
             if stored is not None:
                 return stored
+            if place >= 0 and self._ahead[1] is not None:
+                self._ahead[1].will_need(self[index][1])
             self._found[index] = list(foreground_voxels(self[index][1]).values()) if place >= 0 else []
         return self._found[index]

@@ -77,3 +77,26 @@ def test_the_fused_step_is_pytorchs_own_but_for_the_last_digits(kind: str, momen
 
     assert torch.equal(trained(0, True), trained(3, True))
     assert torch.allclose(trained(0, True), trained(0, False), rtol=1e-5, atol=1e-6)
+
+
+def test_state_is_saved_in_the_usual_layout_and_restored_in_that_of_the_weight() -> None:
+    """A fused step goes over weight and state as they lie in memory, whatever their shapes say."""
+    wanted = TrainingSettings(optimizer="adam", lr=0.1)
+
+    def trained(layout: torch.memory_format, restored: bool) -> Tensor:
+        values = torch.linspace(-1, 1, 48).view(2, 3, 2, 4)
+        names = {"w": nn.Parameter(values.to(memory_format=layout, copy=True))}
+        optimizer = build_optimizer(names, wanted)
+        for number in range(4):
+            optimizer.zero_grad()
+            (names["w"].sin() * torch.arange(48.0).view(2, 3, 2, 4)).sum().backward()
+            optimizer.step()
+            if restored and number == 1:
+                saved = optimizer_tensors(optimizer, names)
+                assert all(tensor.is_contiguous() for tensor in saved.values())
+                optimizer = build_optimizer(names, wanted)
+                restore_optimizer(optimizer, names, saved)
+        return names["w"].detach()
+
+    expected = trained(torch.contiguous_format, restored=False)
+    torch.testing.assert_close(trained(torch.channels_last, restored=True), expected)

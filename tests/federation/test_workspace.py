@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,7 +12,7 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.federation.workspace import build_workspace, choose_device, describe_components
 from polyclinic.methods.expression import parse_method
 from polyclinic.networks import build_network
-from support import assert_same, tiny_recipe, tiny_task
+from support import assert_same, tiny_recipe, tiny_server, tiny_task
 
 
 def test_every_weight_either_stays_or_travels() -> None:
@@ -61,3 +64,22 @@ def test_components_are_described_with_their_settings() -> None:
     described = describe_components(build_workspace(tiny_recipe("fedprox(mu=0.5)"), tiny_task()))
     assert [entry["component"] for entry in described] == ["weighted_mean", "proximal"]
     assert described[1]["settings"] == {"mu": 0.5}
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_channels_last_changes_the_layout_and_nothing_else(dims: int, tmp_path: Path) -> None:
+    """Over several rounds with an optimiser that remembers; what leaves the network is laid out as always."""
+    layout = torch.channels_last if dims == 2 else torch.channels_last_3d
+    weights = {}
+    for last in (False, True):
+        recipe = tiny_recipe(training={"optimizer": "sgd", "momentum": 0.9}, engine={"channels_last": last})
+        server = tiny_server(tmp_path / str(last), recipe, dims, {"north": 3, "south": 2})
+        server.fit()
+        weights[last] = server.state.weights
+        maps = {n: t for n, t in server.workspace.network.state_dict().items() if t.ndim == dims + 2}
+        assert all(t.is_contiguous(memory_format=layout) for t in maps.values()) == last
+        twin = copy.deepcopy(server.workspace.network).state_dict()
+        assert all(twin[name].stride() == tensor.stride() for name, tensor in maps.items())
+    assert all(tensor.is_contiguous() for tensor in weights[True].values())
+    for name, tensor in weights[False].items():
+        torch.testing.assert_close(weights[True][name], tensor, rtol=1e-4, atol=1e-5)

@@ -35,7 +35,8 @@ def optimizer_tensors(optimizer: Optimizer, parameters: dict[str, nn.Parameter])
     for name, parameter in parameters.items():
         for key, value in optimizer.state.get(parameter, {}).items():
             if value is not None:
-                tensors[f"{name}/{key}"] = value.detach().cpu() if isinstance(value, Tensor) else torch.tensor(value)
+                tensor = value if isinstance(value, Tensor) else torch.tensor(value)
+                tensors[f"{name}/{key}"] = tensor.detach().cpu().contiguous()
     return tensors
 
 
@@ -44,4 +45,12 @@ def restore_optimizer(optimizer: Optimizer, parameters: dict[str, nn.Parameter],
     for full_name, tensor in tensors.items():
         name, _, key = full_name.rpartition("/")
         parameter = parameters[name]
-        optimizer.state[parameter][key] = tensor if key == "step" else tensor.to(parameter.device)
+        optimizer.state[parameter][key] = tensor if key == "step" else _like(parameter, tensor)
+
+
+def _like(parameter: nn.Parameter, tensor: Tensor) -> Tensor:
+    """A tensor on a parameter's device and in its layout: a fused step goes over both as they lie in memory."""
+    tensor = tensor.to(parameter.device)
+    if tensor.shape != parameter.shape or tensor.stride() == parameter.stride():
+        return tensor
+    return torch.empty_like(parameter, dtype=tensor.dtype).copy_(tensor)

@@ -138,6 +138,14 @@ class Workspace:
         return sentences
 
 
+def _lay_out(network: SegmentationNetwork, device: torch.device, channels_last: bool) -> None:
+    """Move a network to a device; convolutions follow the layout of their weights, whatever that of their input."""
+    layout = torch.channels_last if network.spatial_dims == 2 else torch.channels_last_3d
+    network.to(device)
+    if channels_last:
+        network.to(memory_format=layout)  # type: ignore[call-overload]
+
+
 def build_workspace(
     recipe: Recipe, task: Task, method: Method | None = None, network: SegmentationNetwork | None = None
 ) -> Workspace:
@@ -165,7 +173,7 @@ def build_workspace(
         for number, component in enumerate(components):
             torch.manual_seed(seed_for(recipe.seed, "install", number, component.name))
             component.install(network)
-    network.to(device)
+    _lay_out(network, device, recipe.engine.channels_last)
     views = Augmentation(recipe.augmentation), Intensity(recipe.strong)
     workspace = Workspace(recipe, method, task, device, network, components, *views)
     workspace.kept, workspace.exchanged = _kept_and_exchanged(workspace)

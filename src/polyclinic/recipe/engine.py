@@ -24,6 +24,11 @@ class EngineSettings(Section):
         1, ge=1, description="threads of a process; results are bit for bit equal only for equal numbers"
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    channels_last: bool = Field(
+        False,
+        description="weights of convolutions with the channels last in memory: faster with norm = batch or group, "
+        "slower with instance; changes the last digits of results",
+    )
     deadline: Positive | None = Field(
         None,
         description="flower: seconds that a site has for its part of a round; by default ten times what half of the "

@@ -92,7 +92,11 @@ class ImageSet:
         return torch.stack([image for image, _ in pairs]), torch.stack([label for _, label in pairs]).long()
 
     def will_need(
-        self, indices: Tensor, size: Sequence[int] | None = None, generator: torch.Generator | None = None
+        self,
+        indices: Tensor,
+        size: Sequence[int] | None = None,
+        generator: torch.Generator | None = None,
+        foreground: float = 0.5,
     ) -> None:
         """Have these images read from the disk soon, or with ``size`` what ``patches`` of it would cut out.
 
@@ -103,7 +107,7 @@ class ImageSet:
         for index in indices.tolist():
             image, label = self[index]
             if size is not None and generator is not None:
-                box = self._box(index, size, generator, True)
+                box = self._box(index, size, generator, foreground)
                 image, label = image[(slice(None), *box)], label[box]
             if self._ahead[0] is not None:
                 self._ahead[0].will_need(image)
@@ -111,14 +115,19 @@ class ImageSet:
                 self._ahead[1].will_need(label)
 
     def patches(
-        self, indices: Tensor, size: Sequence[int], generator: torch.Generator, labelled: bool = True
+        self,
+        indices: Tensor,
+        size: Sequence[int],
+        generator: torch.Generator,
+        labelled: bool = True,
+        foreground: float = 0.5,
     ) -> tuple[Tensor, Tensor]:
         """Random crops ``(batch, channel, *size)`` and their labels ``(batch, *size)`` in int64.
 
-        About half of the crops are centred on foreground (a class at random, then a voxel of it); none with
-        ``labelled = False``, which looks at no label. Images smaller than the crop are padded with zeros.
+        About a share ``foreground`` of the crops are centred on foreground (a class at random, then a voxel of it);
+        none with ``labelled = False``, which looks at no label. Images smaller than the crop are padded with zeros.
         """
-        crops = [self._crop(int(index), size, generator, labelled) for index in indices]
+        crops = [self._crop(int(index), size, generator, foreground if labelled else 0.0) for index in indices]
         return torch.stack([image for image, _ in crops]), torch.stack([label for _, label in crops]).long()
 
     def subset(self, mask: Tensor) -> ImageSet:
@@ -147,10 +156,10 @@ class ImageSet:
         return int(self._label_rows[self._row(index)])
 
     def _crop(
-        self, index: int, size: Sequence[int], generator: torch.Generator, labelled: bool
+        self, index: int, size: Sequence[int], generator: torch.Generator, foreground: float
     ) -> tuple[Tensor, Tensor]:
         image, label = self[index]
-        box = self._box(index, size, generator, labelled)
+        box = self._box(index, size, generator, foreground)
         image, label = image[(slice(None), *box)], label[box]
         missing = [(0, s - n) for n, s in zip(label.shape, size, strict=True)]
         if any(after for _, after in missing):
@@ -158,12 +167,12 @@ class ImageSet:
             image, label = pad(image, margins), pad(label, margins)
         return image, label
 
-    def _box(self, index: int, size: Sequence[int], generator: torch.Generator, labelled: bool) -> tuple[slice, ...]:
+    def _box(self, index: int, size: Sequence[int], generator: torch.Generator, foreground: float) -> tuple[slice, ...]:
         """Where a random crop of an image begins and ends; it may reach over the far end."""
         shape = self[index][1].shape
         draws = torch.rand(len(shape) + 3, generator=generator).tolist()
         starts = [int(draw * (max(n - s, 0) + 1)) for draw, n, s in zip(draws[3:], shape, size, strict=True)]
-        if labelled and draws[0] < 0.5 and (classes := self._foreground(index)):
+        if draws[0] < foreground and (classes := self._foreground(index)):
             voxels = classes[int(draws[1] * len(classes))]
             centre = torch.unravel_index(voxels[int(draws[2] * len(voxels))].long(), shape)
             starts = [min(max(int(c) - s // 2, 0), max(n - s, 0)) for c, n, s in zip(centre, shape, size, strict=True)]

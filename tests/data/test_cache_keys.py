@@ -16,6 +16,7 @@ from polyclinic.data import cache_keys as module
 from polyclinic.data.cache_keys import CacheKeys, cache_keys
 from polyclinic.data.federation import Federation, Item, Task
 from polyclinic.data.formats.registry import FORMATS, Format, Header, register_format
+from polyclinic.data.label_values import LabelValues
 from polyclinic.recipe import DataSettings
 
 TASK = Task(("background", "x"), 2, 2)
@@ -43,6 +44,8 @@ def test_keys_change_with_everything_that_matters(tmp_path: Path, monkeypatch: p
         keys(item, task=Task(("background", "x"), 3, 2)),
         keys(item, task=Task(("background", "x"), 2, 2, spacing=(1.0, 1.0))),
         keys(item, item),
+        keys(replace(item, places=(0,))),
+        keys(replace(item, places=(1,))),
     ]
     (tmp_path / "a" / "x.png").write_bytes(b"3")
     os.utime(tmp_path / "a" / "x.png", ns=(1, 1))
@@ -58,10 +61,11 @@ def test_labels_change_their_own_key_alone(tmp_path: Path) -> None:
     item = item_in(tmp_path / "a")
     classes = keys(item, task=Task(("background", "x", "y"), 2, 2))
     some = keys(replace(item, labelled_slices=(0,)))
+    merged = [keys(replace(item, label_values=LabelValues(((0, 0), (1, 1)), others))) for others in (None, 1)]
     without = keys(replace(item, label=None))
     before = keys(item)
     (tmp_path / "a" / "y.png").write_bytes(b"3")
-    found = [keys(item), before, classes, some, without]
+    found = [keys(item), before, classes, some, without, *merged]
     assert len({key.labels for key in found}) == len(found)
     assert len({key.images for key in found}) == 1
     assert without.labels == ""

@@ -65,11 +65,14 @@ def test_patches_are_crops_of_image_and_label_alike(
         assert int(labels[index].sum()) == int(label[box].sum())
 
 
-def test_half_of_the_patches_hold_rare_foreground() -> None:
+def test_the_wanted_share_of_the_patches_holds_rare_foreground() -> None:
     images = squares((40, 40))
     indices = torch.zeros(400, dtype=torch.long)
     _, labels = images.patches(indices, (8, 8), torch.Generator().manual_seed(1))
     assert 160 < int(labels.flatten(1).any(1).sum()) < 240
+    for share, least, most in ((0.0, 0, 10), (0.25, 70, 130), (1.0, 400, 400)):
+        _, labels = images.patches(indices, (8, 8), torch.Generator().manual_seed(1), foreground=share)
+        assert least <= int(labels.flatten(1).any(1).sum()) <= most
     _, labels = images.patches(indices, (8, 8), torch.Generator().manual_seed(1), labelled=False)
     assert int(labels.flatten(1).any(1).sum()) < 10
 

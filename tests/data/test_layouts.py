@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.data.check import check_federation
+from polyclinic.data.federation import Task
 from polyclinic.data.layouts import find_site
 from polyclinic.data.open_federation import open_federation
 from polyclinic.data.readers import read_image, read_label
@@ -65,6 +67,41 @@ def test_a_missing_channel_is_named(tmp_path: Path) -> None:
     (nnunet(tmp_path / "a") / "imagesTr/p2_0000.nii.gz").unlink()
     with pytest.raises(PolyclinicError, match="image 'p2' has the channels 0001, but others have 0000 to 0001"):
         find_site(tmp_path / "a")
+
+
+def test_a_missing_channel_is_zeros_where_the_federation_says_so(tmp_path: Path) -> None:
+    nnunet(tmp_path / "a", channels=2)
+    (nnunet(tmp_path / "b", channels=3) / "imagesTr/p2_0001.nii.gz").unlink()
+    describe(tmp_path / "b", labels={"background": 0, "whole": [1, 2]})
+    table = 'missing_channels = "zeros"\n[labels]\ntumour = [1, 2]\n'
+    (tmp_path / "federation.toml").write_text(table)
+    federation = open_federation(tmp_path)
+    assert federation.task == Task(("background", "tumour"), 3, 3, zero_fill=True)
+    short, whole, gap = (federation.sites[site][n] for site, n in (("a", 0), ("b", 0), ("b", 1)))
+    values = [read_image(item, federation.task).array[:, 0, 0, 0].tolist() for item in (short, whole, gap)]
+    assert values == [[1, 2, 0], [1, 2, 3], [1, 0, 3]]
+    assert read_label(whole, federation.task).max() == 1
+    report = check_federation(tmp_path)
+    assert not report.errors
+    (tmp_path / "federation.toml").write_text("channels = 2\n" + table)
+    with pytest.raises(PolyclinicError, match="are numbered up to 0002, but the task has 2"):
+        read_image(open_federation(tmp_path).sites["b"][1], open_federation(tmp_path).task)
+
+
+def test_labels_of_a_site_may_mean_something_else(tmp_path: Path) -> None:
+    for site in "ab":
+        nnunet(tmp_path / site)
+    (tmp_path / "federation.toml").write_text("[labels]\nzone = [1]\ncore = [2]\n[site_labels.b]\nzone = [2]\n")
+    federation = open_federation(tmp_path)
+    assert federation.task.classes == ("background", "zone", "core")
+    assert [int(read_label(federation.sites[site][0], federation.task).max()) for site in "ab"] == [2, 1]
+    (tmp_path / "federation.toml").write_text("[labels]\nzone = [1]\n")
+    with pytest.raises(PolyclinicError, match=r"p1\.nii\.gz: holds the undeclared label values 2; .*\[labels\]"):
+        read_label(open_federation(tmp_path).sites["a"][0], open_federation(tmp_path).task)
+    (tmp_path / "federation.toml").write_text('classes = ["background", "x"]\n[labels]\nzone = [1]\n')
+    with pytest.raises(PolyclinicError, match=r"federation\.toml: \[labels\] gives values to 'zone'"):
+        open_federation(tmp_path)
+    assert any("gives values to 'zone'" in problem.sentence for problem in check_federation(tmp_path).errors)
 
 
 def test_decathlon_lists_its_training_images(tmp_path: Path) -> None:

@@ -58,6 +58,13 @@ def test_single_channel_nnunet_images_lose_their_number(tmp_path: Path) -> None:
     assert [f.name for f in list_images(tmp_path, channels=1)] == ["a", "b"]
 
 
+@pytest.mark.parametrize("given", ["folder", "file"])
+def test_channels_may_be_missing_where_the_task_fills_them(tmp_path: Path, given: str) -> None:
+    paths = [picture(tmp_path / f"brain_{number:04d}.png") for number in (1, 3)]
+    (found,) = list_images(tmp_path if given == "folder" else paths[0], channels=4, zero_fill=True)
+    assert (found.name, found.images, found.places) == ("brain", tuple(paths), (1, 3))
+
+
 def test_a_missing_channel_is_named(tmp_path: Path) -> None:
     for name in ("a_0000", "a_0001", "b_0000"):
         picture(tmp_path / f"{name}.png")

@@ -24,7 +24,9 @@ def test_pooled_data_is_read_ahead_as_it_is_read() -> None:
     told: list[tuple[str, list[int], int]] = []
     for site in sites:
 
-        def will_need(rows: torch.Tensor, size: object, generator: torch.Generator, name: str = site.site) -> None:
+        def will_need(
+            rows: torch.Tensor, size: object, generator: torch.Generator, _: float, name: str = site.site
+        ) -> None:
             told.append((name, rows.tolist(), int(torch.randint(100, (1,), generator=generator))))
 
         site.images.will_need = will_need  # type: ignore[method-assign, assignment]

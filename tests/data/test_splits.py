@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item, Task
-from polyclinic.data.splits import Split, assign_splits, k_fold_splits
+from polyclinic.data.splits import Split, assign_splits, k_fold_splits, repeated_splits
 from polyclinic.recipe import DataSettings
 
 DEFAULT = DataSettings()
@@ -122,6 +122,16 @@ def test_every_case_is_tested_once_over_the_folds() -> None:
     for split in splits:  # val is a quarter of the 8 or 9 cases that are not tested, of two images each
         assert parts(split)["val"] == 4
     assert [split.hash for split in k_fold_splits(whole, DEFAULT, 3, 5)] == [split.hash for split in splits]
+
+
+def test_repeats_draw_with_one_seed_after_another_whatever_the_manifest_says() -> None:
+    whole = federation(2, a=11, b=5)
+    first, second, third = repeated_splits(whole, DEFAULT, 3, 3)
+    assert [first.hash, third.hash] == [assign_splits(whole, DEFAULT, seed).hash for seed in (3, 5)]
+    assert len({split.hash for split in (first, second, third)}) == 3
+    assert all(parts(split) == parts(first) for split in (second, third))
+    fixed = with_splits(*((f"x{n}", f"x{n}", "train") for n in range(6)))
+    assert all("test" in split.of.values() for split in repeated_splits(fixed, DEFAULT, 0, 2))
 
 
 def test_too_few_cases_for_the_folds() -> None:

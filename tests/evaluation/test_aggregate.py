@@ -107,6 +107,12 @@ def test_csv_gives_back_every_bit(tmp_path: Path) -> None:
     assert path.read_text().startswith("site,case,image,class,metric,model,value\n")
 
 
+def test_parts_have_a_column_where_rows_name_them(tmp_path: Path) -> None:
+    rows = [{**row("a", "1", "1", "wall", "dice", 0.5), "part": part} for part in ("repeat-1", "repeat-2")]
+    rows_to_csv(tmp_path / "cases.csv", rows)
+    assert rows_from_csv(tmp_path / "cases.csv") == rows
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -114,6 +120,8 @@ def test_csv_gives_back_every_bit(tmp_path: Path) -> None:
         ("site,case\na,b\n", "first row"),
         ("site,case,image,class,metric,model,value\na,1,1,wall,dice,,high\n", "row 2"),
         ("site,case,image,class,metric,model,value\na,1,1,wall,dice,,1\na,1,1\n", "row 3"),
+        ("site,case,image,class,metric,model,value\na,1,1,wall,dice,,1,repeat-1\n", "row 2"),
+        ("site,case,image,class,metric,model,value,part\na,1,1,wall,dice,,1\n", "row 2"),
     ],
 )
 def test_a_damaged_file_gets_a_sentence(tmp_path: Path, text: str, message: str) -> None:

@@ -21,7 +21,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Federation:
 
 
 def recipe_for(kind: str, **data: object) -> Recipe:
-    return make_recipe({"federation": "x", "protocol": {"kind": kind, "folds": 3}, "data": data})
+    return make_recipe({"federation": "x", "protocol": {"kind": kind, "folds": 3, "repeats": 2}, "data": data})
 
 
 def images(part_split: dict[tuple[str, str], str], site: str, name: str) -> set[str]:
@@ -53,7 +53,14 @@ def test_folds_test_every_image_once(federation: Federation) -> None:
         assert sorted(tested) == sorted(item.name for item in items)
 
 
-@pytest.mark.parametrize("kind", ["own-test", "leave-one-site-out", "k-fold"])
+def test_repeats_are_trainings_on_splits_of_their_own(federation: Federation) -> None:
+    parts = protocol_parts(federation, recipe_for("repeated-splits"))
+    assert [(part.name, part.train_sites) for part in parts] == [(f"repeat-{n}", ("a", "b", "c")) for n in (1, 2)]
+    assert parts[0].split == whole_part(federation, recipe_for("own-test")).split != parts[1].split
+    assert list(split_files(parts)) == ["split-repeat-1.csv", "split-repeat-2.csv"]
+
+
+@pytest.mark.parametrize("kind", ["own-test", "leave-one-site-out", "k-fold", "repeated-splits"])
 def test_a_server_and_a_site_know_the_same_parts(federation: Federation, kind: str) -> None:
     recipe = recipe_for(kind, labelled=2)
     parts = protocol_parts(federation, recipe)
@@ -79,7 +86,12 @@ def test_a_budget_hides_labels_of_training_images_unless_a_method_reads_all(fede
 
 
 def test_parts_that_are_not_there_get_a_sentence(federation: Federation) -> None:
-    for kind, expected in (("own-test", "all"), ("k-fold", "fold-N"), ("leave-one-site-out", "without-SITE")):
+    for kind, expected in (
+        ("own-test", "all"),
+        ("k-fold", "fold-N"),
+        ("leave-one-site-out", "without-SITE"),
+        ("repeated-splits", "repeat-N"),
+    ):
         with pytest.raises(PolyclinicError, match=f"The protocol {kind} has no part 'fold-9', expected {expected}"):
             site_part(federation, recipe_for(kind), "a", "fold-9")
     alone = Federation("x", federation.task, {"a": federation.sites["a"]}, Path(), False)

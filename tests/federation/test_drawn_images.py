@@ -58,11 +58,17 @@ def test_images_are_read_ahead_by_two_steps_and_patches_where_they_will_be(
 ) -> None:
     data = tiny_site("north", 7)
     data.images.labelled[3:] = False
-    keys = {"training": {"batch_size": 1, "steps_per_epoch": 4}, "data": {"patch": patch} if patch else {}}
+    keys = {
+        "training": {"batch_size": 1, "steps_per_epoch": 4},
+        "data": {"patch": patch, "foreground": 0.25} if patch else {},
+    }
     workspace = build_workspace(tiny_recipe("fixmatch", **keys), tiny_task())
     told: list[tuple[list[int], Any, Any]] = []
 
-    def will_need(rows: torch.Tensor, size: Any = None, generator: torch.Generator | None = None) -> None:
+    def will_need(
+        rows: torch.Tensor, size: Any = None, generator: torch.Generator | None = None, foreground: float = 0.25
+    ) -> None:
+        assert foreground == 0.25
         told.append((rows.tolist(), size, None if generator is None else generator.initial_seed()))
 
     monkeypatch.setattr(data.images, "will_need", will_need, raising=False)

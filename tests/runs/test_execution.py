@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import polyclinic
@@ -13,8 +15,8 @@ from polyclinic.core.tensor_files import load_tensors
 from polyclinic.federation.observer import Observer
 from polyclinic.runs.execution import Execution
 from polyclinic.runs.folder import RunFolder
-from run_files import events_of
-from support import Keeper
+from run_files import events_of, rows_of, summary_of
+from support import Interrupted, Keeper
 
 
 def test_a_finished_part_of_a_protocol_is_not_repeated(tiny_recipe_file: Path, tmp_path: Path) -> None:
@@ -69,3 +71,48 @@ def test_a_warning_of_several_parts_is_told_once(tmp_path: Path) -> None:
     execution.warn(["few labels", "small site"])
     execution.warn(["small site", "odd size"])
     assert messages.texts == ["warning: few labels", "warning: small site", "warning: odd size"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedbn", "central"])
+def test_the_test_after_a_round_is_that_of_a_run_which_ends_there(
+    method: str, finished: Callable[..., Path], tmp_path: Path
+) -> None:
+    whole = finished(method, "evaluation.rounds=[2]")
+    shorter = finished(method, "training.rounds=2", "training.select=last")
+    plain = finished(method)
+    assert (whole / "cases-round-2.csv").read_text() == (shorter / "cases.csv").read_text()
+    assert (whole / "cases.csv").read_text() == (plain / "cases.csv").read_text(), "another model was chosen"
+    at_rounds = summary_of(whole)["at_rounds"]
+    assert at_rounds == {"2": {key: summary_of(shorter)[key] for key in ("sites", "average")}}
+    more = summary_of(whole)["bytes_down"] - summary_of(plain)["bytes_down"]
+    assert (more > 0) == (method != "central")
+
+
+class KilledAtTest(Observer):
+    """Stands for a kill after the checkpoint of a round, before its test."""
+
+    def on_message(self, text: str) -> None:
+        if text == "testing after round 2":
+            raise Interrupted
+
+
+def test_a_kill_before_the_test_of_a_round_loses_nothing(
+    tiny_recipe_file: Path, finished: Callable[..., Path], tmp_path: Path
+) -> None:
+    overrides = ["evaluation.rounds=[2]"]
+    with pytest.raises(Interrupted):
+        polyclinic.run(
+            tiny_recipe_file, out=tmp_path / "run", method="fedbn", overrides=overrides, observer=KilledAtTest()
+        )
+    assert not (tmp_path / "run" / "cases-round-2.csv").exists()
+    polyclinic.run(tiny_recipe_file, out=tmp_path / "run", method="fedbn", overrides=overrides, resume=True)
+    for name in ("cases.csv", "cases-round-2.csv"):
+        assert (tmp_path / "run" / name).read_text() == (finished("fedbn", *overrides) / name).read_text()
+
+
+def test_repeated_splits_have_a_mean_and_a_deviation(finished: Callable[..., Path]) -> None:
+    run = finished("fedavg", "protocol.kind=repeated-splits", "protocol.repeats=2", "training.rounds=1")
+    summary = summary_of(run)
+    dice = [summary["repeats"][f"repeat-{number}"]["sites"]["north"]["dice"] for number in (1, 2)]
+    assert summary["sites"]["north"]["dice"] == pytest.approx(sum(dice) / 2)
+    assert {row["part"] for row in rows_of(run)} == {"repeat-1", "repeat-2"}

@@ -101,6 +101,11 @@ def weights_of(folder: Path, part: str = "all") -> dict[str, Any]:
         ("fedavg", {"protocol": {"kind": "k-fold", "folds": 2}, "training": {"rounds": 1}}, ["fold-1", "fold-2"]),
         ("fedbn", {"protocol": {"kind": "leave-one-site-out"}}, ["without-north", "without-south"]),
         ("fedavg", {"data": {"labelled": 2}, "training": {"select": "last"}}, ["all"]),
+        (
+            "fedbn",
+            {"protocol": {"kind": "repeated-splits", "repeats": 2}, "evaluation": {"rounds": [1]}},
+            ["repeat-1", "repeat-2"],
+        ),
     ],
 )
 def test_a_run_over_a_network_is_the_run_in_one_process(
@@ -112,10 +117,30 @@ def test_a_run_over_a_network_is_the_run_in_one_process(
         assert_same(weights_of(tmp_path / "plain", part), weights_of(tmp_path / "run", part))
     assert (tmp_path / "run" / "cases.csv").read_text() == (tmp_path / "plain" / "cases.csv").read_text()
     assert (tmp_path / "run" / "task.json").read_text() == (tmp_path / "plain" / "task.json").read_text()
+    assert far.get("at_rounds") == plain.get("at_rounds")
     for key in ("sites", "average", "tested_rounds", "bytes_up", "bytes_down", "distances", "federation", "refused"):
         assert far[key] == plain[key], key
     assert "untested" not in far
     assert set(far["split_sha256"]) == {parts[0]}
+
+
+def test_tests_after_rounds_follow_the_sites_policies_and_survive_a_kill(tiny_federation: Path, tmp_path: Path) -> None:
+    recipe = png_recipe(tiny_federation, "fedbn", training={"rounds": 3}, evaluation={"rounds": [1, 2]})
+    policy = 'minimum_images = 1\nper_case_metrics = "no"'
+    whole = execute(tmp_path / "whole", recipe, tiny_federation, policy)
+    assert list(whole["at_rounds"]) == ["1", "2"]
+    assert (tmp_path / "whole" / "run" / "cases-round-1.csv").read_text().count("\n") == 1, "no case has left"
+
+    def spoil(act: str, site: str, number: int) -> str | None:
+        if (act, site, number) == ("test", "south", 1):
+            raise Interrupted
+        return None
+
+    with pytest.raises(Interrupted):
+        execute(tmp_path / "cut", recipe, tiny_federation, policy, spoil=spoil)
+    again = execute(tmp_path / "cut", recipe, tiny_federation, policy, resume=True)
+    for key in ("sites", "average", "at_rounds", "bytes_down"):
+        assert again[key] == whole[key]
 
 
 def test_a_site_cannot_count_more_samples_than_it_described(

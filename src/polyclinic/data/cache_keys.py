@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from polyclinic.data.content_hashes import content_hashes
 from polyclinic.data.federation import Federation, Item
 from polyclinic.data.formats.registry import format_of, suffix_of
+from polyclinic.data.label_values import LabelValues
 from polyclinic.recipe import DataSettings
 
 CACHE_FORMAT = 3  # raise it when the same files and settings would give other tensors
@@ -49,9 +50,9 @@ def cache_keys(
         "task": [task.channels, task.spatial_dims, task.neighbours, task.spacing, federation.volumes_as_slices],
         "settings": settings.model_dump(mode="json", include=_SETTINGS_THAT_MATTER),
     }
-    images = [[_identity(path, hashes) for path in item.images] for item in items]
+    images = [[*(_identity(path, hashes) for path in item.images), *item.places] for item in items]
     labels = [
-        [image, _identity(item.label, hashes), item.labelled_slices]
+        [image, _identity(item.label, hashes), item.labelled_slices, *_meaning(item.label_values)]
         for image, item in zip(images, items, strict=True)
         if item.label is not None
     ]
@@ -59,6 +60,11 @@ def cache_keys(
     return CacheKeys(
         _key({**shared, "images": images}), _key({**shared, "classes": classes, "labels": labels}) if labels else ""
     )
+
+
+def _meaning(values: LabelValues | None) -> list[Any]:
+    """What a label's values stand for, where they are not the classes themselves."""
+    return [] if values is None else [values.pairs, values.others]
 
 
 def files_of(items: Iterable[Item]) -> list[Path]:

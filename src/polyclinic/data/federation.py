@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polyclinic.data.formats import Header, read_header
+from polyclinic.data.label_values import LabelValues
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Task:
     spacing: tuple[float, ...] | None = None
     regions: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Unions of classes that are judged instead of single ones, by name: they may overlap, classes never do."""
+    zero_fill: bool = False
+    """Whether a channel without a file is zeros, and no error."""
 
     @property
     def judged(self) -> dict[str, tuple[int, ...]]:
@@ -56,6 +59,10 @@ class Item:
     split: str | None = None
     labelled_slices: tuple[int, ...] | None = None
     """The slices of a volume whose label may be used; all by default."""
+    places: tuple[int, ...] = ()
+    """Which channel each file is, where some may be missing; by default they are all there, in their order."""
+    label_values: LabelValues | None = None
+    """What the values in the label's file mean; by default they are the classes themselves."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,7 @@ class Federation:
 
 
 def item_header(item: Item) -> Header:
-    """The header of an image, its channels summed over its files."""
+    """The header of an image, its channels summed over its files; those before the last file's may be missing."""
     headers = [read_header(path) for path in item.images]
-    return Header(headers[0].shape, sum(header.channels for header in headers), headers[0].affine)
+    channels = max(item.places) + 1 if item.places else sum(header.channels for header in headers)
+    return Header(headers[0].shape, channels, headers[0].affine)

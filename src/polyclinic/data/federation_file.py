@@ -12,6 +12,10 @@ from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.wording import first_finding
 
 
+LabelEntry = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | Literal["nonzero"]
+"""The values of a class in label files."""
+
+
 class FederationFile(BaseModel):
     """The keys of ``federation.toml``."""
 
@@ -26,6 +30,9 @@ class FederationFile(BaseModel):
     spacing: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=2, max_length=3)] | None = None
     case_pattern: str | None = None
     sites: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    labels: dict[str, LabelEntry] = {}
+    site_labels: dict[str, dict[str, LabelEntry]] = {}
+    missing_channels: Literal["refuse", "zeros"] = "refuse"
 
     @field_validator("classes", "sites")
     @classmethod
@@ -78,6 +85,9 @@ def read_valid_keys(path: Path) -> FederationFile:
 _HINTS = {
     "classes": 'write the background first, as in classes = ["background", "tumour"]',
     "regions": 'write a table [regions] with lines such as cord = ["white matter", "grey matter"]',
+    "labels": 'write a table [labels] with lines such as tumour = [1, 2, 4] or tumour = "nonzero"',
+    "site_labels": "write a table [site_labels.SITE] with lines such as tumour = [1, 2, 3]",
+    "missing_channels": 'write "refuse" or "zeros"',
     "spatial_dims": "write 2 or 3",
     "channels": "write a number such as 1 or 3",
     "spacing": "write millimetres along each axis of a file, such as [0.5, 0.5]",

@@ -98,7 +98,11 @@ class ImageSet:
         return torch.stack([image for image, _ in pairs]), torch.stack([label for _, label in pairs]).long()
 
     def will_need(
-        self, indices: Tensor, size: Sequence[int] | None = None, generator: torch.Generator | None = None
+        self,
+        indices: Tensor,
+        size: Sequence[int] | None = None,
+        generator: torch.Generator | None = None,
+        foreground: float = 0.5,
     ) -> None:
         """Have these images read from the disk soon, or with ``size`` what ``patches`` of it would cut out.
 
@@ -109,20 +113,25 @@ class ImageSet:
         for index in indices.tolist():
             image, label = self[index]
             if size is not None and generator is not None:
-                image, label = self._crop(index, size, generator, True)
+                image, label = self._crop(index, size, generator, foreground)
             self._advise(index, image, label)
             self._awaited.add(index)
 
     def patches(
-        self, indices: Tensor, size: Sequence[int], generator: torch.Generator, labelled: bool = True
+        self,
+        indices: Tensor,
+        size: Sequence[int],
+        generator: torch.Generator,
+        labelled: bool = True,
+        foreground: float = 0.5,
     ) -> tuple[Tensor, Tensor]:
         """Random crops ``(batch, channel, *size)`` and their labels ``(batch, *size)`` in int64.
 
-        About half of the crops are centred on foreground (a class at random, then a voxel of it); none with
-        ``labelled = False``, which looks at no label. Images smaller than the crop are padded with zeros.
+        About a share ``foreground`` of the crops are centred on foreground (a class at random, then a voxel of it);
+        none with ``labelled = False``, which looks at no label. Images smaller than the crop are padded with zeros.
         """
         chosen = indices.tolist()
-        crops = [self._crop(index, size, generator, labelled) for index in chosen]
+        crops = [self._crop(index, size, generator, foreground if labelled else 0.0) for index in chosen]
         for index, crop in zip(chosen, crops, strict=True):
             if index not in self._awaited:
                 self._advise(index, *crop)
@@ -156,11 +165,11 @@ class ImageSet:
         return int(self._label_rows[self._row(index)])
 
     def _crop(
-        self, index: int, size: Sequence[int], generator: torch.Generator, labelled: bool
+        self, index: int, size: Sequence[int], generator: torch.Generator, foreground: float
     ) -> tuple[Tensor, Tensor]:
         """Views of a random patch of an image and of its label, as far as the image reaches."""
         image, label = self[index]
-        box = random_box(label.shape, size, generator, partial(self._foreground, index) if labelled else None)
+        box = random_box(label.shape, size, generator, partial(self._foreground, index), foreground)
         return image[(slice(None), *box)], label[box]
 
     def _advise(self, index: int, image: Tensor, label: Tensor) -> None:

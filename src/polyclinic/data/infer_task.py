@@ -41,12 +41,26 @@ def task_of_files(
             f"{root / 'federation.toml'}: 'spacing' has {len(declared.spacing)} numbers, but the files have {rank} "
             "axes; give one for each."
         )
-    file_channels = declared.channels or next(iter(headers.values())).channels
-    classes = declared.classes or _infer_classes(root, files, settings.labelled is None)
+    file_channels = declared.channels or _infer_channels(files, headers)
+    classes = declared_classes(declared) or _infer_classes(root, files, settings.labelled is None)
     regions = _regions(root, declared, classes)
     channels = file_channels * (2 * settings.neighbours + 1)
-    task = Task(classes, channels, dims, declared.modality, settings.neighbours, declared.spacing, regions)
+    zero_fill = declared.missing_channels == "zeros"
+    task = Task(classes, channels, dims, declared.modality, settings.neighbours, declared.spacing, regions, zero_fill)
     return task, sliced
+
+
+def declared_classes(declared: FederationFile) -> tuple[str, ...] | None:
+    """The classes of ``federation.toml``: its list, or the background and what ``[labels]`` names, in that order."""
+    if declared.classes is not None or not declared.labels:
+        return declared.classes
+    return "background", *(name for name in declared.labels if name != "background")
+
+
+def _infer_channels(files: dict[str, SiteFiles], headers: dict[str, Header]) -> int:
+    """Those of the first site's first image; where channels may be missing, the highest number in a file's name."""
+    highest = max((max(image.places) for site in files.values() for image in site.images if image.places), default=-1)
+    return max(highest + 1, next(iter(headers.values())).channels)
 
 
 def _regions(root: Path, declared: FederationFile, classes: tuple[str, ...]) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -27,11 +27,15 @@ _CLUTTER = ("thumbs.db", "desktop.ini")
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """One image of a site: its name, the files of its channels, and its label if it has one."""
+    """One image of a site: its name, the files of its channels, and its label if it has one.
+
+    ``places`` are the channels that the files are, where some may be missing.
+    """
 
     name: str
     images: tuple[Path, ...]
     label: Path | None
+    places: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,11 @@ def looks_like_site(folder: Path) -> bool:
     return (folder / "images").is_dir() or (folder / "imagesTr").is_dir()
 
 
-def find_site(folder: Path) -> SiteFiles:
-    """List the images and labels of a site's folder."""
+def find_site(folder: Path, read_classes: bool = True, zero_fill: bool = False) -> SiteFiles:
+    """List the images and labels of a site's folder.
+
+    ``read_classes`` is for whoever does not know them already; with ``zero_fill`` channels may be missing.
+    """
     published = (folder / "imagesTr").is_dir() and not (folder / "images").is_dir()
     images_folder, labels_folder = (
         folder / name for name in (("imagesTr", "labelsTr") if published else ("images", "labels"))
@@ -60,11 +67,14 @@ def find_site(folder: Path) -> SiteFiles:
             "or list the folders that are sites as 'sites' in federation.toml."
         )
     dataset = _dataset_json(folder) if published else {}
-    classes = _classes(folder, dataset)
+    classes = _classes(folder, dataset) if read_classes else None
     labels = by_stem(image_files_in(labels_folder))
-    channels = channel_files(images) if published else None
+    channels = channel_files(images, zero_fill) if published else None
     if channels is not None and not any(stem_of(path) in labels for path in images):
-        entries = [ImageFiles(name, files, labels.get(name)) for name, files in channels.items()]
+        entries = [
+            ImageFiles(name, files, labels.get(name), places_of(files) if zero_fill else ())
+            for name, files in channels.items()
+        ]
     elif isinstance(dataset.get("training"), list):
         return SiteFiles(_listed(folder, dataset["training"]), classes)
     else:
@@ -106,8 +116,16 @@ def by_stem(files: list[Path]) -> dict[str, Path]:
     return by_stem
 
 
-def channel_files(images: list[Path]) -> dict[str, tuple[Path, ...]] | None:
-    """Group ``name_0000`` files by name; None when the files are not named so."""
+def places_of(files: tuple[Path, ...]) -> tuple[int, ...]:
+    """The numbers of channels in the names of files."""
+    return tuple(int(stem_of(path)[-4:]) for path in files)
+
+
+def channel_files(images: list[Path], zero_fill: bool = False) -> dict[str, tuple[Path, ...]] | None:
+    """Group ``name_0000`` files by name; None when the files are not named so.
+
+    Only with ``zero_fill`` may an image lack a channel that others have.
+    """
     groups: dict[str, list[Path]] = {}
     for stem, path in by_stem(images).items():
         match = CHANNEL_NAME.fullmatch(stem)
@@ -115,12 +133,13 @@ def channel_files(images: list[Path]) -> dict[str, tuple[Path, ...]] | None:
             return None
         groups.setdefault(match[1], []).append(path)
     count = max(len(files) for files in groups.values())
-    for name, files in groups.items():
+    for name, files in groups.items() if not zero_fill else ():
         if [stem_of(path)[-4:] for path in files] != [f"{index:04d}" for index in range(count)]:
             raise PolyclinicError(
                 f"{files[0].parent}: image '{name}' has the channels "
                 f"{', '.join(stem_of(path)[-4:] for path in files)}, "
-                f"but others have 0000 to {count - 1:04d}; add the missing files."
+                f"but others have 0000 to {count - 1:04d}; add the missing files, or write "
+                'missing_channels = "zeros" in federation.toml.'
             )
     return {name: tuple(files) for name, files in groups.items()}
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.data.case_names import case_names
-from polyclinic.data.federation import Federation, Item, item_header
+from polyclinic.data.federation import Federation, Item, Task, item_header
 from polyclinic.data.federation_file import FederationFile, read_federation_file
-from polyclinic.data.infer_task import task_of_files
+from polyclinic.data.infer_task import declared_classes, task_of_files
+from polyclinic.data.label_values import label_values
 from polyclinic.data.layouts import ImageFiles, find_site, looks_like_site
 from polyclinic.data.manifest import ManifestRow, read_manifest
 from polyclinic.recipe import DataSettings
@@ -25,7 +27,8 @@ def open_federation(source: str | Path, settings: DataSettings = _DEFAULTS) -> F
     root = _folder(source)
     declared = read_federation_file(root / "federation.toml")
     folders, left_out = _chosen_sites(*_declared_sites(root, declared), settings)
-    files = {name: find_site(folders[name]) for name in sorted(folders)}
+    known_classes, zero_fill = declared_classes(declared) is not None, declared.missing_channels == "zeros"
+    files = {name: find_site(folders[name], not known_classes, zero_fill) for name in sorted(folders)}
     manifest = root / "manifest.csv"
     images = {site: entry.images for site, entry in files.items()}
     rows = read_manifest(manifest, images, left_out) if manifest.is_file() else {}
@@ -38,7 +41,23 @@ def open_federation(source: str | Path, settings: DataSettings = _DEFAULTS) -> F
     }
     headers = {site: item_header(items[0]) for site, items in sites.items()}
     task, sliced = task_of_files(root, declared, files, headers, settings)
-    return Federation(declared.name or root.name, task, sites, root, sliced)
+    return Federation(declared.name or root.name, task, with_label_values(sites, declared, task, root), root, sliced)
+
+
+def with_label_values(
+    sites: dict[str, tuple[Item, ...]], declared: FederationFile, task: Task, root: Path
+) -> dict[str, tuple[Item, ...]]:
+    """The sites' images, told what the values in their labels mean."""
+    origin = f"{root / 'federation.toml'}: "
+    tables = {site: (f"[site_labels.{site}]", table) for site, table in declared.site_labels.items()}
+    values = {
+        name: label_values(origin + key, table, task.classes)
+        for name, (key, table) in {"": ("[labels]", declared.labels), **tables}.items()
+    }
+    return {
+        site: tuple(replace(item, label_values=values.get(site, values[""])) for item in items)
+        for site, items in sites.items()
+    }
 
 
 def _folder(source: str | Path) -> Path:
@@ -96,4 +115,5 @@ def _chosen_sites(
 def make_item(site: str, files: ImageFiles, row: ManifestRow | None, case_of: Callable[[str], str]) -> Item:
     """An image of a site; its case is the manifest's where there is one, else what ``case_of`` reads in its name."""
     row = row or ManifestRow(None, None)
-    return Item(site, files.name, files.images, files.label, row.case or case_of(files.name), row.split)
+    case = row.case or case_of(files.name)
+    return Item(site, files.name, files.images, files.label, case, row.split, places=files.places)

@@ -9,10 +9,10 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item, Task, item_header
 from polyclinic.data.federation_file import FederationFile, read_federation_file, read_valid_keys
 from polyclinic.data.formats import Header, stem_of, suffix_of
-from polyclinic.data.infer_task import dims_of
+from polyclinic.data.infer_task import declared_classes, dims_of
 from polyclinic.data.layouts import ImageFiles, SiteFiles, find_site, looks_like_site
 from polyclinic.data.manifest import ManifestRow, read_manifest
-from polyclinic.data.open_federation import make_item, open_federation, site_folders
+from polyclinic.data.open_federation import make_item, open_federation, site_folders, with_label_values
 from polyclinic.data.problems import Problem, problem_of, relative
 from polyclinic.recipe import DataSettings
 
@@ -53,7 +53,7 @@ def _salvage(root: Path) -> tuple[Federation, list[Problem]]:
     files: dict[str, SiteFiles] = {}
     for site, folder in sorted(site_folders(root).items()):
         if declared.sites is None or site in declared.sites:
-            files[site], site_problems = _site(folder, root)
+            files[site], site_problems = _site(folder, root, declared)
             problems += site_problems
     images = {site: entry.images for site, entry in files.items() if entry.images}
     rows: dict[tuple[str, str], ManifestRow] = {}
@@ -70,13 +70,18 @@ def _salvage(root: Path) -> tuple[Federation, list[Problem]]:
         for site, entries in images.items()
     }
     task, sliced = _task(declared, files, sites)
+    try:
+        sites = with_label_values(sites, declared, task, root)
+    except PolyclinicError as error:
+        problems.append(problem_of(error, root))
     return Federation(declared.name or root.name, task, sites, root, sliced), problems
 
 
-def _site(folder: Path, root: Path) -> tuple[SiteFiles, list[Problem]]:
+def _site(folder: Path, root: Path, declared: FederationFile) -> tuple[SiteFiles, list[Problem]]:
     """A site's files; of a plain site with faults, whatever has a known format and a partner."""
     try:
-        return find_site(folder), []
+        known_classes, zero_fill = declared_classes(declared) is not None, declared.missing_channels == "zeros"
+        return find_site(folder, not known_classes, zero_fill), []
     except PolyclinicError as error:
         first = problem_of(error, root, folder.name)
     if not (folder / "images").is_dir():
@@ -106,7 +111,9 @@ def _task(
     ranks = Counter(map(dims_of, headers)) or Counter([2])
     dims = declared.spatial_dims or ranks.most_common(1)[0][0]
     channels = Counter(header.channels for header in headers) or Counter([1])
-    known_classes = declared.classes or next((entry.classes for entry in files.values() if entry.classes), None)
+    known_classes = declared_classes(declared) or next(
+        (entry.classes for entry in files.values() if entry.classes), None
+    )
     classes = known_classes or ("background", *(f"class {value}" for value in range(1, 256)))
     task = Task(
         classes,
@@ -114,6 +121,7 @@ def _task(
         dims,
         declared.modality,
         spacing=declared.spacing,
+        zero_fill=declared.missing_channels == "zeros",
     )
     return task, dims == 2 and any(len(header.shape) == 3 for header in headers)
 

@@ -15,16 +15,17 @@ def random_box(
     shape: Sequence[int],
     size: Sequence[int],
     generator: torch.Generator,
-    foreground: Callable[[], Sequence[Tensor]] | None,
+    foreground: Callable[[], Sequence[Tensor]],
+    share: float = 0.5,
 ) -> Box:
     """A box of ``size`` in an image of ``shape``; it begins inside and may reach over the far end.
 
-    About half of the boxes are centred on foreground, of which flat positions are given by class: a class at random,
-    then a voxel of it. The number of draws does not depend on where the box lies.
+    About a ``share`` of the boxes are centred on foreground, of which flat positions are given by class: a class at
+    random, then a voxel of it; without a share nobody asks for the foreground. The number of draws does not depend on where the box lies.
     """
     draws = torch.rand(len(shape) + 3, generator=generator).tolist()
     starts = [int(draw * (max(n - s, 0) + 1)) for draw, n, s in zip(draws[3:], shape, size, strict=True)]
-    if foreground is not None and draws[0] < 0.5 and (classes := foreground()):
+    if draws[0] < share and (classes := foreground()):
         voxels = classes[int(draws[1] * len(classes))]
         centre = torch.unravel_index(voxels[int(draws[2] * len(voxels))].long(), tuple(shape))
         starts = [min(max(int(c) - s // 2, 0), max(n - s, 0)) for c, n, s in zip(centre, shape, size, strict=True)]

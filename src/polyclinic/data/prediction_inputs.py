@@ -7,17 +7,18 @@ from pathlib import Path
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.formats import SUFFIXES, read_header, stem_of, suffix_of
-from polyclinic.data.layouts import CHANNEL_NAME, ImageFiles, by_stem, channel_files, image_files_in
+from polyclinic.data.layouts import CHANNEL_NAME, ImageFiles, by_stem, channel_files, image_files_in, places_of
 
 
-def list_images(path: Path, channels: int | None = None) -> list[ImageFiles]:
+def list_images(path: Path, channels: int | None = None, zero_fill: bool = False) -> list[ImageFiles]:
     """The images of ``path``, by name: a file, a folder of files, or a folder with such a folder ``images`` inside.
 
     Files named ``name_0000``, ``name_0001`` and so on are the channels of one image, as in nnU-Net, unless the first of
-    them has all ``channels`` of the task by itself: then they are frames or slices, each an image of its own.
+    them has all ``channels`` of the task by itself: then they are frames or slices, each an image of its own. With
+    ``zero_fill`` an image may lack channels.
     """
     if path.is_file():
-        return [_single_file(path, channels)]
+        return [_single_file(path, channels, zero_fill)]
     if not path.is_dir():
         raise PolyclinicError(f"{path}: no such file or folder; give an image or a folder of images.")
     folder = path / "images" if (path / "images").is_dir() else path
@@ -25,25 +26,26 @@ def list_images(path: Path, channels: int | None = None) -> list[ImageFiles]:
         raise PolyclinicError(
             f"{folder}: holds no images; give an image or a folder of images ({', '.join(SUFFIXES)})."
         )
-    return _grouped(image_files_in(folder), channels)
+    return _grouped(image_files_in(folder), channels, zero_fill)
 
 
-def _single_file(path: Path, channels: int | None) -> ImageFiles:
+def _single_file(path: Path, channels: int | None, zero_fill: bool) -> ImageFiles:
     """A single file; of nnU-Net's ``name_0000`` with the other channels beside it."""
     if suffix_of(path) is None:
         raise PolyclinicError(f"{path}: unknown format; expected one of {', '.join(SUFFIXES)}, so convert it.")
     match = CHANNEL_NAME.fullmatch(stem_of(path))
-    if match is None or match[2] != "0000":
+    if match is None or (match[2] != "0000" and not zero_fill):
         return ImageFiles(stem_of(path), (path,), None)
     beside = sorted(path.parent.glob(f"{escape(match[1])}_[0-9][0-9][0-9][0-9].*"))
     family = [file for file in beside if suffix_of(file) == suffix_of(path)]
-    return next(image for image in _grouped(family, channels) if path in image.images)
+    return next(image for image in _grouped(family, channels, zero_fill) if path in image.images)
 
 
-def _grouped(files: list[Path], channels: int | None) -> list[ImageFiles]:
+def _grouped(files: list[Path], channels: int | None, zero_fill: bool) -> list[ImageFiles]:
     matches = [CHANNEL_NAME.fullmatch(stem_of(file)) for file in files]
     numbers = {match[2] if match else None for match in matches}
     separate = channels is not None and None not in numbers and read_header(files[0]).channels == channels
     if None in numbers or (separate and numbers != {"0000"}):
         return [ImageFiles(name, (file,), None) for name, file in sorted(by_stem(files).items())]
-    return [ImageFiles(name, group, None) for name, group in sorted((channel_files(files) or {}).items())]
+    groups = sorted((channel_files(files, zero_fill) or {}).items())
+    return [ImageFiles(name, group, None, places_of(group) if zero_fill else ()) for name, group in groups]

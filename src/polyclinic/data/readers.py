@@ -30,7 +30,7 @@ class Image:
 def read_image(item: Item, task: Task) -> Image:
     """Read an image as ``(channel, *spatial)`` with the task's number of channels.
 
-    Grey stored as equal RGB channels becomes one channel for a task with one; a grey picture is repeated for a task
+    A channel that is missing (``item.places``) is zeros. Grey stored as equal RGB channels becomes one channel for a task with one; a grey picture is repeated for a task
     with three.
     """
     files = [read_array(path) for path in item.images]
@@ -41,6 +41,8 @@ def read_image(item: Item, task: Task) -> Image:
                 "the channels of an image must agree."
             )
     array = files[0] if len(files) == 1 else np.concatenate(files)
+    if item.places:
+        array = _placed(item, array, task.image_channels)
     highest = float(np.iinfo(array.dtype).max) if array.dtype.kind == "u" else None
     array = _fit_channels(item.images[0], array, task.image_channels).astype(np.float32)
     if not np.isfinite(array).all():
@@ -70,18 +72,37 @@ def read_label(item: Item, task: Task, image: Header | None = None) -> npt.NDArr
         )
     _check_geometry(item, image or read_header(item.images[0]), path, array)
     count = len(task.classes)
+    if item.label_values is not None:
+        classes, unknown = item.label_values.classes_of(array[0])
+        _refuse_values(path, unknown, "expected those of [labels] in federation.toml, so add them there")
+        return classes
     values = np.unique(array[0])
     if count == 2 and 255 in values and set(values.tolist()) <= {0, 255}:
         return np.array(array[0] != 0, dtype=np.uint8)
-    wrong = [value for value in values.tolist() if value not in range(count)]
+    advice = (
+        f"expected 0 to {count - 1} ({', '.join(task.classes)}), so correct the file, or the classes or [labels] in "
+        "federation.toml"
+    )
+    _refuse_values(path, [value for value in values.tolist() if value not in range(count)], advice)
+    return np.array(array[0], dtype=np.uint8)
+
+
+def _refuse_values(path: Path, wrong: list[float], advice: str) -> None:
     if wrong:
         listed = ", ".join(f"{value:g}" for value in wrong[:8]) + (" and others" if len(wrong) > 8 else "")
+        raise PolyclinicError(f"{path}: holds the undeclared label values {listed}; {advice}.")
+
+
+def _placed(item: Item, array: npt.NDArray[Any], wanted: int) -> npt.NDArray[Any]:
+    """The channels of an image at their places ``(channel, *spatial)``, zeros where there is none."""
+    if len(array) != len(item.places) or max(item.places) >= wanted:
         raise PolyclinicError(
-            f"{path}: holds the undeclared label values {listed}; "
-            f"expected 0 to {count - 1} ({', '.join(task.classes)}), so correct the file or the classes in "
-            "federation.toml."
+            f"{item.images[0]}: its files hold {len(array)} channels and are numbered up to {max(item.places):04d}, but "
+            f"the task has {wanted}; store one channel a file, or write 'channels' in federation.toml."
         )
-    return np.array(array[0], dtype=np.uint8)
+    placed = np.zeros((wanted, *array.shape[1:]), dtype=array.dtype)
+    placed[list(item.places)] = array
+    return placed
 
 
 def _fit_channels(path: Path, array: npt.NDArray[Any], wanted: int) -> npt.NDArray[Any]:

@@ -29,12 +29,18 @@ class Images(Protocol):
         """Images ``(batch, channel, *spatial)`` and labels ``(batch, *spatial)``."""
         ...
 
-    def patches(self, indices: Tensor, size: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Random patches of images and labels."""
+    def patches(
+        self, indices: Tensor, size: tuple[int, ...], generator: torch.Generator, *, foreground: float = 0.5
+    ) -> tuple[Tensor, Tensor]:
+        """Random patches of images and labels, a share of them on foreground."""
         ...
 
     def will_need(
-        self, indices: Tensor, size: tuple[int, ...] | None = None, generator: torch.Generator | None = None
+        self,
+        indices: Tensor,
+        size: tuple[int, ...] | None = None,
+        generator: torch.Generator | None = None,
+        foreground: float = 0.5,
     ) -> None:
         """Have images, or the patches that ``generator`` would draw of them, read from the disk soon."""
         ...
@@ -81,16 +87,22 @@ class Pooled:
         """Rows of the sites' images in the order of ``indices``."""
         return self._collect(indices, lambda images, rows: images.batch(rows))
 
-    def patches(self, indices: Tensor, size: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Random patches of images and labels."""
-        return self._collect(indices, lambda images, rows: images.patches(rows, size, generator))
+    def patches(
+        self, indices: Tensor, size: tuple[int, ...], generator: torch.Generator, *, foreground: float = 0.5
+    ) -> tuple[Tensor, Tensor]:
+        """Random patches of images and labels, a share of them on foreground."""
+        return self._collect(indices, lambda images, rows: images.patches(rows, size, generator, foreground=foreground))
 
     def will_need(
-        self, indices: Tensor, size: tuple[int, ...] | None = None, generator: torch.Generator | None = None
+        self,
+        indices: Tensor,
+        size: tuple[int, ...] | None = None,
+        generator: torch.Generator | None = None,
+        foreground: float = 0.5,
     ) -> None:
         """Each site's images in the order in which ``batch`` and ``patches`` read them."""
         for number, rows in self._owners(indices):
-            self.sets[number].will_need(indices[rows] - self.starts[number], size, generator)
+            self.sets[number].will_need(indices[rows] - self.starts[number], size, generator, foreground)
 
     def _owners(self, indices: Tensor) -> Iterator[tuple[int, Tensor]]:
         """The number of each site that images are from, and their places in ``indices``."""

@@ -66,6 +66,12 @@ def assign_splits(federation: Federation, settings: DataSettings, seed: int) -> 
     return Split(of)
 
 
+def repeated_splits(federation: Federation, settings: DataSettings, seed: int, repeats: int) -> list[Split]:
+    """Splits by the recipe's shares, drawn with ``seed``, ``seed + 1`` and so on, whatever a manifest says."""
+    drawn = settings.model_copy(update={"split_from": "recipe"})
+    return [assign_splits(federation, drawn, seed + number) for number in range(repeats)]
+
+
 def k_fold_splits(federation: Federation, settings: DataSettings, seed: int, folds: int) -> list[Split]:
     """One split for each fold: a site's labelled cases are each tested once, val is a share of the rest."""
     train, val, _ = settings.split

@@ -2,7 +2,7 @@
 
 A row is one value of one metric for one foreground class of one image. NaN is a value that the policy for empty masks
 leaves out; it never enters a mean. ``model`` names the site whose model it was, where sites have models of their own
-and one is tested elsewhere.
+and one is tested elsewhere; ``part`` the part of the protocol, where several test the same case.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ from polyclinic.core.files import write_text
 
 Row = TypedDict(
     "Row",
-    {"site": str, "case": str, "image": str, "class": str, "metric": str, "model": NotRequired[str], "value": float},
-)
+    {
+        "site": str, "case": str, "image": str, "class": str, "metric": str, "model": NotRequired[str],
+        "part": NotRequired[str], "value": float,
+    },
+)  # fmt: skip
 COLUMNS = ("site", "case", "image", "class", "metric", "model", "value")
+_WITH_PARTS = (*COLUMNS, "part")
 
 
 def summarise(rows: Iterable[Row]) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
@@ -74,12 +78,13 @@ def for_json(values: Mapping[str, float]) -> dict[str, float | None]:
 
 def rows_to_csv(path: Path, rows: Iterable[Row]) -> None:
     """Write rows atomically; every value is read back as exactly the same number."""
-    text = io.StringIO()
+    text, rows = io.StringIO(), list(rows)
+    columns = _WITH_PARTS if any("part" in row for row in rows) else COLUMNS
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(columns)
     for row in rows:
-        texts = [row["site"], row["case"], row["image"], row["class"], row["metric"], row.get("model", "")]
-        writer.writerow([*texts, repr(float(row["value"]))])
+        cells = {**row, "value": repr(float(row["value"]))}
+        writer.writerow([cells.get(column, "") for column in columns])
     write_text(path, text.getvalue())
 
 
@@ -90,18 +95,24 @@ def rows_from_csv(path: Path) -> list[Row]:
             records = list(csv.reader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise _damaged(path, f"cannot be read ({error})") from error
-    if not records or tuple(records[0]) != COLUMNS:
+    if not records or tuple(records[0]) not in (COLUMNS, _WITH_PARTS):
         raise _damaged(path, f"the first row must be {','.join(COLUMNS)}")
-    return [_row(path, line, record) for line, record in enumerate(records[1:], start=2)]
+    return [_row(path, line, record, len(records[0])) for line, record in enumerate(records[1:], start=2)]
 
 
-def _row(path: Path, line: int, record: Sequence[str]) -> Row:
+def _row(path: Path, line: int, record: Sequence[str], width: int) -> Row:
     try:
-        site, case, image, name, metric, model, value = record
+        if len(record) != width:
+            raise ValueError
+        site, case, image, name, metric, model, value, *parts = record
         row: Row = {"site": site, "case": case, "image": image, "class": name, "metric": metric, "value": float(value)}
-        return {**row, "model": model} if model else row
+        if model:
+            row["model"] = model
+        if parts:
+            (row["part"],) = parts
+        return row
     except ValueError:
-        raise _damaged(path, f"row {line} must be {len(COLUMNS)} fields with a number at the end") from None
+        raise _damaged(path, f"row {line} must be {width} fields, the seventh a number") from None
 
 
 def _damaged(path: Path, what: str) -> PolyclinicError:

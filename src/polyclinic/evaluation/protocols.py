@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item
 from polyclinic.data.label_budget import Labels, choose_labels
-from polyclinic.data.splits import Split, assign_splits, k_fold_splits
+from polyclinic.data.splits import Split, assign_splits, k_fold_splits, repeated_splits
 from polyclinic.recipe import Recipe
+
+_WORDS = {"k-fold": "fold", "repeated-splits": "repeat"}  # what a part is called, of protocols that draw several splits
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,22 @@ def _labels(federation: Federation, recipe: Recipe, split: Split, all_labels: bo
     return None if all_labels else choose_labels(federation, split, recipe.data, recipe.seed)
 
 
+def _drawn_splits(federation: Federation, recipe: Recipe) -> dict[str, Split]:
+    """The splits of a protocol that draws several, by the name of the part; of others none."""
+    settings, seed = recipe.protocol, recipe.seed
+    names = _drawn_names(recipe)
+    if settings.kind == "k-fold":
+        return dict(zip(names, k_fold_splits(federation, recipe.data, seed, settings.folds), strict=True))
+    if settings.kind == "repeated-splits":
+        return dict(zip(names, repeated_splits(federation, recipe.data, seed, settings.repeats), strict=True))
+    return {}
+
+
+def _drawn_names(recipe: Recipe) -> list[str]:
+    word = _WORDS.get(recipe.protocol.kind)
+    return [f"{word}-{number + 1}" for number in range(recipe.protocol.trainings)] if word else []
+
+
 def protocol_parts(federation: Federation, recipe: Recipe, all_labels: bool = False) -> list[ProtocolPart]:
     """The trainings that a recipe's protocol asks for; ``all_labels`` ignores ``data.labelled``."""
 
@@ -48,12 +66,9 @@ def protocol_parts(federation: Federation, recipe: Recipe, all_labels: bool = Fa
         return _labels(federation, recipe, split, all_labels)
 
     sites, settings = tuple(federation.sites), recipe.protocol
-    if settings.kind == "k-fold":
-        splits = k_fold_splits(federation, recipe.data, recipe.seed, settings.folds)
-        return [
-            ProtocolPart(f"fold-{number + 1}", split, sites, labels=labels(split))
-            for number, split in enumerate(splits)
-        ]
+    drawn = _drawn_splits(federation, recipe)
+    if drawn:
+        return [ProtocolPart(name, split, sites, labels=labels(split)) for name, split in drawn.items()]
     if settings.kind == "own-test":
         return [whole_part(federation, recipe, all_labels)]
     if len(sites) < 2:
@@ -74,12 +89,12 @@ def protocol_parts(federation: Federation, recipe: Recipe, all_labels: bool = Fa
 def site_part(federation: Federation, recipe: Recipe, site: str, name: str, all_labels: bool = False) -> ProtocolPart:
     """A part of the protocol as one site knows it, from its own folder alone."""
     kind, expected = recipe.protocol.kind, "all"
-    if kind == "k-fold":
-        expected = "fold-N"
-        splits = k_fold_splits(federation, recipe.data, recipe.seed, recipe.protocol.folds)
-        for number, split in enumerate(splits):
-            if name == f"fold-{number + 1}":
-                return ProtocolPart(name, split, (site,), labels=_labels(federation, recipe, split, all_labels))
+    drawn = _drawn_splits(federation, recipe)
+    if name in drawn:
+        labels = _labels(federation, recipe, drawn[name], all_labels)
+        return ProtocolPart(name, drawn[name], (site,), labels=labels)
+    if drawn:
+        expected = f"{_WORDS[kind]}-N"
     whole = whole_part(federation, recipe, all_labels)
     if kind == "leave-one-site-out":
         expected = "without-SITE"
@@ -97,8 +112,8 @@ def part_names(recipe: Recipe, sites: Sequence[str]) -> dict[str, str | None]:
     kind = recipe.protocol.kind
     if kind == "own-test":
         return {"all": None}
-    if kind == "k-fold":
-        return {f"fold-{number + 1}": None for number in range(recipe.protocol.folds)}
+    if drawn := _drawn_names(recipe):
+        return dict.fromkeys(drawn)
     if len(sites) < 2:
         raise PolyclinicError("protocol.kind = 'leave-one-site-out' needs two sites or more; use 'own-test'.")
     return {f"without-{site}": site for site in sites}

@@ -26,12 +26,13 @@ def batches_read_ahead(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The same as ``drawn_batches``, while images of the steps to come are read from the disk, where they are there."""
     waiting: deque[tuple[Tensor, Tensor]] = deque()
-    patch = workspace.recipe.data.patch
+    patch, foreground = workspace.recipe.data.patch, workspace.recipe.data.foreground
     for index, (rows, others) in enumerate(drawn_batches(workspace, data, round_number, epoch)):
         if patch is None:
             data.images.will_need(torch.cat([rows, others]))
         else:  # patches of unlabelled images are drawn after the augmentation, so nobody knows them yet
-            data.images.will_need(rows, patch, step_generator(workspace, data.site, round_number, epoch, index))
+            generator = step_generator(workspace, data.site, round_number, epoch, index)
+            data.images.will_need(rows, patch, generator, foreground)
         waiting.append((rows, others))
         if len(waiting) > _STEPS_AHEAD:
             yield waiting.popleft()

@@ -81,9 +81,11 @@ class LocalTraining:
             yield step
 
     def _load(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        patch = self.workspace.recipe.data.patch
-        data = self.site.data.images
-        images, labels = data.patches(rows, patch, generator) if patch else data.batch(rows)
+        settings, data = self.workspace.recipe.data, self.site.data.images
+        if settings.patch is None:
+            images, labels = data.batch(rows)
+        else:
+            images, labels = data.patches(rows, settings.patch, generator, foreground=settings.foreground)
         if self.workspace.device.type == "cuda":
             images, labels = images.pin_memory(), labels.pin_memory()
         return images.to(self.workspace.device, non_blocking=True), labels.to(self.workspace.device, non_blocking=True)

@@ -34,6 +34,9 @@ class DataSettings(Section):
     patch: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
         None, description="train on random patches of this size; slide a window at inference"
     )
+    foreground: Fraction = Field(
+        0.5, description="share of those patches that are centred on a voxel of a random foreground class"
+    )
     orientation: str | None = Field(None, description="axis codes such as RAS, for volumes whose files know them")
     spacing: tuple[Positive, ...] | None = Field(None, description="resample to this spacing in mm first")
     intensity: Literal["zero-one", "full-range", "z-score", "percentile", "none"] = Field(

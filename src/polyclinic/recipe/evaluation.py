@@ -24,6 +24,10 @@ class EvaluationSettings(Section):
     )
     batch_size: int = Field(16, ge=1)
     overlap: float = Field(0.5, ge=0, lt=1, description="of sliding windows")
+    rounds: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (),
+        description="the test images are scored after these rounds, too, counted from 1; that chooses no model",
+    )
 
     @field_validator("metrics")
     @classmethod
@@ -33,10 +37,23 @@ class EvaluationSettings(Section):
             raise ValueError(f"'{doubled[0]}' is there twice; name each metric once")
         return metrics
 
+    @field_validator("rounds")
+    @classmethod
+    def _rising(cls, rounds: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted(set(rounds)))
+
 
 class ProtocolSettings(Section):
     """How a method is judged."""
 
-    kind: Literal["own-test", "leave-one-site-out", "k-fold"] = "own-test"
-    folds: int = Field(5, ge=2)
+    kind: Literal["own-test", "leave-one-site-out", "k-fold", "repeated-splits"] = "own-test"
+    folds: int = Field(5, ge=2, description="of k-fold")
+    repeats: int = Field(
+        3, ge=2, description="of repeated-splits: trainings, each on a split of its own, drawn with seed, seed + 1, ..."
+    )
     transfer: bool = Field(False, description="also test every site's own model at every other site (one machine only)")
+
+    @property
+    def trainings(self) -> int:
+        """How often a site trains at most: once for each part of the protocol that draws splits."""
+        return {"k-fold": self.folds, "repeated-splits": self.repeats}.get(self.kind, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny, model_validator
 
 from polyclinic.recipe.augmentation import AugmentationSettings, StrongSettings
 from polyclinic.recipe.data import DataSettings
@@ -34,3 +34,13 @@ class Recipe(Section):
     policies: PolicySettings = PolicySettings()
     engine: EngineSettings = EngineSettings()
     tracking: TrackingSettings = TrackingSettings()
+
+    @model_validator(mode="after")
+    def _reaches_the_tested_rounds(self) -> Recipe:
+        late = [number for number in self.evaluation.rounds if number > self.training.rounds]
+        if late:
+            raise ValueError(
+                f"evaluation.rounds names round {late[0]}, and training.rounds = {self.training.rounds}; train "
+                "longer or name earlier rounds ([] for none)"
+            )
+        return self

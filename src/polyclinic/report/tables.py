@@ -167,17 +167,19 @@ def _in_lines(name: str, width: int) -> str:
 def print_run(summary: dict[str, Any]) -> None:
     """Show one run in the terminal: a row a site, a column a metric."""
     columns = [name for name in summary["average"] if "/" not in name]
-    shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    shown.add_column("site", overflow="fold")
-    for name in columns:
-        shown.add_column(name, justify="right", overflow="fold")
+    spread = summary.get("deviation", {"sites": {}, "average": {}})
+    shown = _metric_table("site", columns)
     for site, values in summary["sites"].items():
-        shown.add_row(site, *(value_text(values.get(name), None, name) for name in columns))
-    shown.add_row("average", *(value_text(summary["average"][name], None, name) for name in columns))
+        shown.add_row(site, *_cells(values, spread["sites"].get(site, {}), columns))
+    shown.add_row("average", *_cells(summary["average"], spread["average"], columns))
     console = Console(highlight=False)
     console.print(f"{summary['method']} on {summary['federation']}, seed {summary['seed']}", markup=False)
     console.print(shown)
-    console.print(_units(columns, summary["distances"]))
+    repeats = f"mean ± standard deviation of {len(summary['repeats'])} splits, " if "repeats" in summary else ""
+    console.print(repeats + _units(columns, summary["distances"]))
+    if "at_rounds" in summary:
+        console.print("Average over sites after a round")
+        console.print(_rounds_table(summary["at_rounds"], columns))
     for part, matrix in summary.get("transfer", {}).items():
         where = "" if part == "all" else f", {part}"
         console.print(f"Dice of each site's model (row) at each site (column){where}", highlight=False)
@@ -189,6 +191,30 @@ def print_run(summary: dict[str, Any]) -> None:
         console.print(f"privacy: {summary['privacy']['says']}", highlight=False, markup=False, soft_wrap=True)
     moved = "every image was pooled in one place" if summary["images_leave"] else f"{up} left the sites, {down} came in"
     console.print(f"{moved}, {summary['seconds']:.0f} s", highlight=False)
+
+
+def _metric_table(first: str, columns: list[str]) -> Table:
+    """An empty table with a column for each metric."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column(first, overflow="fold")
+    for name in columns:
+        table.add_column(name, justify="right", overflow="fold")
+    return table
+
+
+def _cells(values: dict[str, Any], deviations: dict[str, Any], columns: list[str]) -> list[str]:
+    # Many metrics with their deviations are too wide for a terminal.
+    plus_minus = " ±\n" if len(columns) > 4 else " ± "
+    cells = (value_text(values.get(name), deviations.get(name), name) for name in columns)
+    return [cell.replace(" ± ", plus_minus) for cell in cells]
+
+
+def _rounds_table(at_rounds: dict[str, Any], columns: list[str]) -> Table:
+    """The averages of the tests after rounds, a row a round."""
+    table = _metric_table("round", columns)
+    for number, scores in at_rounds.items():
+        table.add_row(number, *_cells(scores["average"], scores.get("deviation", {}).get("average", {}), columns))
+    return table
 
 
 def _shared_line(component: str, amounts: list[dict[str, float]]) -> str:

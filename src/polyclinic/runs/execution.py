@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import read_json, write_json
-from polyclinic.evaluation.aggregate import Row, rows_from_csv, rows_to_csv
+from polyclinic.core.files import write_json
+from polyclinic.evaluation.aggregate import Row, rows_to_csv
 from polyclinic.evaluation.protocols import ProtocolPart
 from polyclinic.federation.checkpoint import Checkpoint
 from polyclinic.federation.observer import Observer
@@ -18,7 +17,9 @@ from polyclinic.federation.workspace import Workspace
 from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.longer_run import length_problem
 from polyclinic.runs.part_scoring import score_part
+from polyclinic.runs.part_tests import PartTest, round_tests
 from polyclinic.runs.summary import summary_of
+from polyclinic.runs.tested_scores import scores_table
 
 
 class Execution(ABC):
@@ -32,10 +33,26 @@ class Execution(ABC):
     def open_server(self, workspace: Workspace, part: ProtocolPart) -> Server:
         """The server of a part, at the state of its checkpoint, with an engine that reaches the part's sites."""
 
-    def train(self, server: Server, part: ProtocolPart) -> Server:  # noqa: ARG002
+    def train(self, server: Server, part: ProtocolPart) -> Server:
         """All rounds that are still to do; gives back the server that did the last one."""
-        server.fit()
+        self.test_round(server, part)
+        while not server.done:
+            server.round()
+            self.test_round(server, part)
         return server
+
+    def test_round(self, server: Server, part: ProtocolPart) -> None:
+        """Score the test images if ``evaluation.rounds`` has the newest round.
+
+        Called after every round and before the first one that is still to do: a kill between the checkpoint of a round
+        and its test loses nothing.
+        """
+        number, returns = server.state.round, server.state.returns
+        test = PartTest(self.folder.part(part.name), number)
+        if number not in server.workspace.recipe.evaluation.rounds or test.done_after(returns):
+            return
+        self.observer.on_message(f"testing after round {number}")
+        self._test(test, server, part, select="last", returns=returns)
 
     def run_parts(
         self, workspace: Workspace, parts: Sequence[ProtocolPart], splits: Mapping[str, Any]
@@ -46,15 +63,40 @@ class Execution(ABC):
         """
         self.warn(workspace.warnings())
         for part in parts:
-            if not self.folder.tested_file(part.name).exists():
+            if not self._last_test(part).done:
                 self._train_and_test(workspace, part)
             self._tidy(workspace, part)
-        rows: list[Row] = [row for part in parts for row in rows_from_csv(self.folder.part_cases_file(part.name))]
-        rows_to_csv(self.folder.cases_file, rows)
-        tested = {part.name: read_json(self.folder.tested_file(part.name)) for part in parts}
-        summary = summary_of(self.federation_name, workspace, self.folder, dict(splits), rows, tested)
+        summary = self._summarise(workspace, parts, splits)
         write_json(self.folder.summary_file, summary)
         return summary
+
+    def _summarise(
+        self, workspace: Workspace, parts: Sequence[ProtocolPart], splits: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Write the rows of all parts, and make the summary of them."""
+        repeated = workspace.recipe.protocol.kind == "repeated-splits"
+
+        def table(tests: Mapping[str, PartTest], round_number: int | None = None) -> dict[str, Any]:
+            rows = {name: test.rows() for name, test in tests.items()}
+            self._write_cases(rows, round_number, with_parts=repeated)
+            return scores_table(rows, {name: test.facts() for name, test in tests.items()}, repeated)
+
+        last = {part.name: self._last_test(part) for part in parts}
+        by_part = {part.name: round_tests(self.folder.part(part.name)) for part in parts}
+        numbers = sorted({number for tests in by_part.values() for number in tests})
+        at_rounds = {n: {name: tests[n] for name, tests in by_part.items() if n in tests} for n in numbers}
+        return summary_of(
+            self.federation_name, workspace, self.folder, dict(splits), table(last),
+            {number: table(tests, number) for number, tests in at_rounds.items()},
+            {name: test.facts() for name, test in last.items()},
+            [test.facts() for tests in at_rounds.values() for test in tests.values()],
+        )  # fmt: skip
+
+    def _write_cases(self, rows: Mapping[str, list[Row]], round_number: int | None, with_parts: bool) -> None:
+        every: list[Row] = [
+            {**row, "part": name} if with_parts else row for name, part_rows in rows.items() for row in part_rows
+        ]
+        rows_to_csv(self.folder.cases_after(round_number), every)
 
     def _train_and_test(self, workspace: Workspace, part: ProtocolPart) -> None:
         server = self.open_server(workspace, part)
@@ -66,13 +108,7 @@ class Execution(ABC):
     def _train_and_test_with(self, server: Server, workspace: Workspace, part: ProtocolPart) -> None:
         self.observer.on_start(part.name, server.sites, workspace.recipe.training.rounds, server.state.round)
         server = self.train(server, part)
-        started = time.perf_counter()
-        rows, facts = score_part(workspace, server, part)
-        seconds = time.perf_counter() - started
-        self._check_tested(server, part, facts.get("untested", {}))
-        rows_to_csv(self.folder.part_cases_file(part.name), rows)
-        # Comes last: its presence says that the part is done.
-        write_json(self.folder.tested_file(part.name), {"seconds": seconds, **facts})
+        self._test(self._last_test(part), server, part, workspace.recipe.training.select)
 
     def _tidy(self, workspace: Workspace, part: ProtocolPart) -> None:
         """Keep of a tested part what predictions and reports need, and what a longer run could start from."""
@@ -86,6 +122,13 @@ class Execution(ABC):
     def tidy_sites(self, part: ProtocolPart, done: int, trains_on: bool) -> None:  # noqa: B027
         """The same for the memory of the part's sites, after ``done`` rounds; that of sites elsewhere is theirs."""
 
+    def _test(self, test: PartTest, server: Server, part: ProtocolPart, select: str, **about: Any) -> None:
+        test.make(
+            lambda: score_part(server.workspace, server, part, select, transfers=test.round_number is None),
+            lambda facts: self._check_tested(server, part, facts.get("untested", {})),
+            **about,
+        )
+
     def _check_tested(self, server: Server, part: ProtocolPart, untested: Mapping[str, str]) -> None:
         """Tell which sites were not tested, and why; a test without any is not written down, so it can be repeated."""
         if untested.keys() >= set([part.unseen] if part.unseen else part.train_sites):
@@ -93,6 +136,9 @@ class Execution(ABC):
             raise PolyclinicError(f"No site could be tested ({reasons}); mend that and go on with --resume.")
         for site, reason in untested.items():
             self.observer.on_refusal(server.state.round - 1, site, f"is not tested: {reason}", "")
+
+    def _last_test(self, part: ProtocolPart) -> PartTest:
+        return PartTest(self.folder.part(part.name))
 
     def warn(self, warnings: Iterable[str]) -> None:
         """Tell each warning once, though several parts may give the same."""

@@ -42,6 +42,10 @@ class RunFolder:
         self.receipts_file = path / "receipts.jsonl"
         self.outcome_file = path / "flower" / "outcome.json"
 
+    def cases_after(self, round_number: int | None) -> Path:
+        """The values of cases at the end, or in the test after a round, counted from 1."""
+        return self.cases_file if round_number is None else self.path / f"cases-round-{round_number}.csv"
+
     def part(self, name: str) -> Path:
         """Folder of the checkpoints of one part of the protocol."""
         return self.path / "checkpoints" / name

@@ -56,8 +56,8 @@ def _last_round(folder: RunFolder) -> float:
 
 def _parts(run: GridRun) -> int:
     """Trainings of the protocol; those that leave a site out are known when the run has written its splits."""
-    protocol = run.recipe.protocol
-    return protocol.folds if protocol.kind == "k-fold" else len(list(run.folder.glob("split-*.csv")))
+    trainings = run.recipe.protocol.trainings
+    return trainings if trainings > 1 else len(list(run.folder.glob("split-*.csv")))
 
 
 def _table(path: Path) -> dict[str, Any]:

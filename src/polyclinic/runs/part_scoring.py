@@ -18,9 +18,14 @@ from polyclinic.recipe import Recipe
 Rows = list[Row]
 
 
-def score_part(workspace: Workspace, server: Server, part: ProtocolPart) -> tuple[Rows, dict[str, Any]]:
-    """Per-case rows, and plain facts about the test (the round of the tested model, transfer between sites)."""
-    engine, sites, select = server.engine, list(part.train_sites), workspace.recipe.training.select
+def score_part(
+    workspace: Workspace, server: Server, part: ProtocolPart, select: str, transfers: bool = True
+) -> tuple[Rows, dict[str, Any]]:
+    """Per-case rows, and plain facts about the test (the round of the tested model, transfer between sites).
+
+    ``select`` is ``best`` or ``last``; without ``transfers`` no site's model is tested elsewhere for its own sake.
+    """
+    engine, sites = server.engine, list(part.train_sites)
     weights, unseen_weights, number = server.checkpoint.load_model(select)
     best = number if select == "best" and server.state.best_round is not None else None
     chosen = Broadcast(server.state.round - 1, weights, best_round=best)
@@ -35,7 +40,7 @@ def score_part(workspace: Workspace, server: Server, part: ProtocolPart) -> tupl
     else:
         # Personal models and no rule for strangers: the mean over the training sites' models, as FedSemiDG reports.
         rows = _each_model(engine, chosen, server.sites, [part.unseen])
-    if workspace.recipe.protocol.transfer and part.unseen is None:
+    if transfers and workspace.recipe.protocol.transfer and part.unseen is None:
         facts["transfer"] = _transfer(engine, chosen, server.sites, sites)
     return rows, facts
 

@@ -43,8 +43,8 @@ def predict(
     ``warn`` is told when the training is not finished.
     """
     workspace, federation = load_model(Path(run), site=site, part=part, model=model, warn=warn)
-    listed = list_images(Path(images), workspace.task.image_channels)
-    items = [Item("", found.name, found.images, None, found.name) for found in listed]
+    listed = list_images(Path(images), workspace.task.image_channels, workspace.task.zero_fill)
+    items = [Item("", found.name, found.images, None, found.name, places=found.places) for found in listed]
     if any(path.resolve().parent == Path(out).resolve() for item in items for path in item.images):
         raise PolyclinicError(f"--out {out}: holds the images, which masks would overwrite; choose another folder.")
     written, failed = [], []

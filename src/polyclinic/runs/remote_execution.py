@@ -108,13 +108,21 @@ class RemoteExecution(Execution):
         def check_round(current: Server) -> None:
             if part.unseen is not None:
                 _require_shared_model(current, part.unseen)
+            self.test_round(current, part)
 
         workspace = server.workspace
+        self.test_round(server, part)
         server = fit_with_retries(
             server, lambda: self._server(workspace, part), self.engine.online, check_round, self.observer
         )
         self._wait_for_sites()
         return server
+
+    def test_round(self, server: Server, part: ProtocolPart) -> None:
+        """Wait for those that are away first, as before the last test."""
+        if server.state.round in self.recipe.evaluation.rounds:
+            self._wait_for_sites()
+        super().test_round(server, part)
 
     def _open_engine(self, part: str) -> RemoteEngine:
         """Sites get the recipe without what is this machine's business: where it keeps things."""

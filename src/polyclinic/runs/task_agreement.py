@@ -102,6 +102,8 @@ def task_table(task: Task, volumes_as_slices: bool) -> dict[str, Any]:
     table = {**asdict(task), "volumes_as_slices": volumes_as_slices}
     if not table["regions"]:
         del table["regions"]  # runs that began before there were regions can go on
+    if not table["zero_fill"]:
+        del table["zero_fill"]  # the same
     return table
 
 

@@ -38,8 +38,7 @@ def refuse(reason: str | None) -> None:
 
 def refusal(workspace: Workspace, policy: Policy, spending: Spending) -> str | None:
     """Why a method may not run here, as far as that can be told before it runs, or ``None``."""
-    protocol = workspace.recipe.protocol
-    trainings = protocol.folds if protocol.kind == "k-fold" else 1
+    trainings = workspace.recipe.protocol.trainings
     planned = max(0, trainings * workspace.recipe.training.rounds - spending.of_run)
     return (
         refusal_of_plugins(policy, workspace.recipe.plugins)

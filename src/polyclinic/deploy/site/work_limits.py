@@ -17,6 +17,7 @@ _LARGEST: dict[str, float] = {
     "evaluation.batch_size": 100_000,
     "evaluation.overlap": 0.95,
     "protocol.folds": 1000,
+    "protocol.repeats": 1000,
     "data.neighbours": 100,
     "network.width": 4096,
     "network.layers": 256,

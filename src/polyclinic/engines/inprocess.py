@@ -68,6 +68,10 @@ class InProcess(Engine):
         self.settle()
         return self.sites[site].model(self.workspace, broadcast)
 
+    def close(self) -> None:
+        """Nothing is written after this."""
+        self.settle()
+
     def _announce_waiting(self, broadcast: Broadcast, sites: Sequence[str]) -> None:
         """Sites work one at a time: until its turn, a site of this round is waiting."""
         for name in sites:

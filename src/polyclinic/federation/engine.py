@@ -47,5 +47,5 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """End what the engine has started; the run has no further use for it."""
+        """End what the engine has started, at the end of a run or of a round that failed; a later call starts it again."""
         return

@@ -116,9 +116,9 @@ class Server:
             yield
             self._writer.close()
         except BaseException:
-            for write in (self.engine.settle, self._writer.close):
+            for end in (self.engine.close, self._writer.close):
                 with suppress(Exception):  # what ended the block is what the caller must hear of
-                    write()
+                    end()
             raise
 
     def _repeat_until_good(self) -> None:

@@ -63,8 +63,9 @@ def test_state_is_an_instances_own() -> None:
     assert second.state == second.ledger == {}
 
 
-# Neither changes what a round does: a warning before the run, and how many bytes a counter has.
-KNOW_THE_ROUNDS = {"model_contrast", "consistent_updates"}
+# None changes what a round does: warnings before the run, how many bytes a counter has, and a learning rate that a
+# longer run has only where it is constant.
+KNOW_THE_ROUNDS = {"model_contrast", "localized_contrast", "volume_dice", "consistent_updates", "fednova"}
 
 
 def test_a_component_that_looks_at_the_number_of_rounds_says_so() -> None:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import polyclinic
+from kill_moments import copied_at_every_moment, written_by
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.tensor_files import load_tensors
+from polyclinic.core.tensor_files import load_about, load_tensors
 from polyclinic.recipe.files import load_recipe
 from polyclinic.runs import longer_run
 from polyclinic.runs.folder import RunFolder
@@ -163,6 +164,43 @@ def test_a_kill_between_the_results_and_the_recipe_leaves_a_run_of_the_old_lengt
     assert_same_run(run, short)
     lengthened(tiny_recipe_file, again, "fedbn", 3)
     assert_same_run(again, finished("fedbn"))
+
+
+def test_the_record_may_be_a_round_ahead_of_the_checkpoint_when_a_run_is_killed(
+    finished: Finished, tiny_recipe_file: Path, tmp_path: Path
+) -> None:
+    """A round's line is written before its checkpoint, which is written while sites train in the next round."""
+    with written_by("slow checkpoints"), copied_at_every_moment(tmp_path / "run", tmp_path) as moments:
+        polyclinic.run(tiny_recipe_file, out=tmp_path / "run", method="fedbn")
+    ahead = [
+        moment
+        for moment in moments
+        if (server := moment / "checkpoints/all/server.safetensors").exists()
+        and len(events_of(moment)) > load_about(server)["round"]
+    ]
+    assert ahead
+    for moment in (ahead[0], ahead[-1]):
+        polyclinic.run(tiny_recipe_file, out=moment, method="fedbn", resume=True)
+        assert_same_run(moment, finished("fedbn"))
+
+
+def test_a_kill_while_a_finished_run_is_tidied_leaves_nothing_behind(
+    finished: Finished, tiny_recipe_file: Path, tmp_path: Path
+) -> None:
+    reference = finished("fedbn", "training.schedule=cosine")
+    files = {path.relative_to(reference) for path in reference.rglob("*.safetensors")}
+    with copied_at_every_moment(tmp_path / "run", tmp_path) as moments:
+        polyclinic.run(tiny_recipe_file, out=tmp_path / "run", method="fedbn", overrides=["training.schedule=cosine"])
+    tested = [
+        m for m in moments if (m / "checkpoints/all/tested.json").exists() and not RunFolder(m).summary_file.exists()
+    ]
+    assert len(tested) > 3
+    for moment in tested[::2]:
+        polyclinic.run(
+            tiny_recipe_file, out=moment, method="fedbn", overrides=["training.schedule=cosine"], resume=True
+        )
+        assert {path.relative_to(moment) for path in moment.rglob("*.safetensors")} == files
+        assert rows_of(moment) == rows_of(reference)
 
 
 def test_from_the_command_line(finished: Finished, tiny_recipe_file: Path, tmp_path: Path) -> None:

@@ -47,5 +47,5 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """End what the engine has started, at the end of a run or of a round that failed; a later call starts it again."""
+        """End what the engine has started, after a run or a round that failed; a later call starts it again."""
         return

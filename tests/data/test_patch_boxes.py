@@ -17,7 +17,12 @@ def nobody_asks() -> list[torch.Tensor]:
 def test_boxes_lie_inside_and_a_share_of_them_on_foreground(axes: list[tuple[int, int]], seed: int) -> None:
     shape, size = tuple(n for n, _ in axes), tuple(s for _, s in axes)
     last = torch.tensor([int(torch.tensor(shape).prod()) - 1])
-    for foreground, share in ((list, 0.5), (lambda: [last.int()], 0.5), (lambda: [last.int()], 0.2), (nobody_asks, 0.0)):
+    for foreground, share in (
+        (list, 0.5),
+        (lambda: [last.int()], 0.5),
+        (lambda: [last.int()], 0.2),
+        (nobody_asks, 0.0),
+    ):
         generator = torch.Generator().manual_seed(seed)
         box = random_box(shape, size, generator, foreground, share)
         assert [part.stop - part.start for part in box] == list(size)

@@ -33,7 +33,10 @@ def run(
         Path | None, typer.Option("--out", "-o", help="Run folder. [default: runs/FEDERATION/METHOD-seedN]")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted run, to the same result, or with more training.rounds.")
+        bool,
+        typer.Option(
+            "--resume", help="Go on with an interrupted run, to the same result, or with more training.rounds."
+        ),
     ] = False,
     profile: Annotated[
         bool, typer.Option("--profile", help="Say where the time went: a table, profile.json and trace.json.")

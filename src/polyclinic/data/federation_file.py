@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.wording import first_finding
 
-
 LabelEntry = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | Literal["nonzero"]
 """The values of a class in label files."""
 

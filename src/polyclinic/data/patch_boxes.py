@@ -21,7 +21,8 @@ def random_box(
     """A box of ``size`` in an image of ``shape``; it begins inside and may reach over the far end.
 
     About a ``share`` of the boxes are centred on foreground, of which flat positions are given by class: a class at
-    random, then a voxel of it; without a share nobody asks for the foreground. The number of draws does not depend on where the box lies.
+    random, then a voxel of it; without a share nobody asks for the foreground. The number of draws does not depend on
+    where the box lies.
     """
     draws = torch.rand(len(shape) + 3, generator=generator).tolist()
     starts = [int(draw * (max(n - s, 0) + 1)) for draw, n, s in zip(draws[3:], shape, size, strict=True)]

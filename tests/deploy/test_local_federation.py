@@ -11,6 +11,7 @@ import pytest
 
 from flower_support import png_recipe
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.data.prepared_cache import default_cache_folder
 from polyclinic.deploy import local_federation
 from polyclinic.deploy.coordinator.launch import Launch
 from polyclinic.deploy.coordinator.tls_listener import ListenAddress
@@ -91,3 +92,4 @@ def test_sites_on_this_machine_read_cases_by_the_recipe_s_own_pattern(
     ):
         pass
     assert submitted.value.args[0].case_pattern == "(.+)"
+    assert submitted.value.args[0].cache == str(default_cache_folder()), "not in the folder of the run"

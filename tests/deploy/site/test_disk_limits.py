@@ -166,7 +166,7 @@ def test_prepared_images_that_do_not_fit_are_not_written(tiny_federation: Path, 
     assert all(entry.stat().st_mtime > DAY for entry in entries)
 
 
-@pytest.mark.parametrize(("policy", "settings"), [("max_home_gb = 3e-5", {}), ("", {"cache": "off"})])
+@pytest.mark.parametrize(("policy", "settings"), [("max_home_gb = 5e-6", {}), ("", {"cache": "off"})])
 def test_prepared_images_are_in_memory_where_the_home_is_small_or_the_site_says_so(
     policy: str, settings: dict[str, str], tiny_federation: Path, tmp_path: Path
 ) -> None:

@@ -83,7 +83,9 @@ def kmeans(rows: Tensor, clusters: int, generator: torch.Generator, iterations: 
             return centres
         centres = torch.cat([centres, rows[torch.multinomial(gaps, 1, generator=generator)]])
     for _ in range(iterations):
-        onehot = F.one_hot(_distances(rows, centres).argmin(1), len(centres)).to(rows.dtype)
+        # By a matrix product, which is several times faster: here no distance has to be exactly 0.
+        nearest = (centres.square().sum(1) - 2 * rows @ centres.T).argmin(1)
+        onehot = F.one_hot(nearest, len(centres)).to(rows.dtype)
         counts = onehot.sum(0)[:, None]
         moved = torch.where(counts > 0, onehot.T @ rows / counts.clamp_min(1), centres)
         if torch.equal(moved, centres):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -69,6 +70,17 @@ EVERY_2D_AND_KINDS_3D = pytest.mark.parametrize(
 )
 
 
+# In three dimensions patches of voxels that are longer along the first axis, with a network that follows it.
+ANISOTROPIC: dict[str, dict[str, Any]] = {
+    "data": {"patch": [4, 8, 8]},
+    "network": {"poolings": [[1, 2, 2], [2, 2, 2]], "kernels": [[1, 3, 3], [3, 3, 3], [3, 3, 3]]},
+}
+
+
+def recipe_in(dims: int, method: str, **sections: Any) -> Recipe:
+    return tiny_recipe(method, **(ANISOTROPIC if dims == 3 else {}), **sections)
+
+
 @dataclass
 class Reference:
     """A plain run: what it ends with, what it had after its first round, and everything that crossed the boundary."""
@@ -91,7 +103,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int],
     def reference(method: str, dims: int = 2) -> Reference:
         if (method, dims) not in _references:
             folder, keeper = tmp_path_factory.mktemp("reference"), Keeper()
-            server = tiny_server(folder, tiny_recipe(method), dims, observer=keeper, engine=Keeping)
+            server = tiny_server(folder, recipe_in(dims, method), dims, observer=keeper, engine=Keeping)
             server.round()
             first = final_tensors(server)
             server.fit()
@@ -136,11 +148,12 @@ def test_training_moves_every_site_and_the_seed_matters(method: str, references:
     assert any(not torch.equal(same_seed[n], moved[n]) for n in same_seed if same_seed[n].is_floating_point())
 
 
-def meant_to_be_longer(method: str) -> Recipe:
+def meant_to_be_longer(method: str, dims: int) -> Recipe:
     """The recipe with more rounds, if no component says that their number changes what it does."""
-    recipe = tiny_recipe(method)
-    components = build_workspace(recipe, tiny_task()).components
-    return recipe if any(c.depends_on_rounds for c in components) else tiny_recipe(method, training={"rounds": 50})
+    recipe = recipe_in(dims, method)
+    components = build_workspace(recipe, tiny_task(dims)).components
+    longer = recipe_in(dims, method, training={"rounds": 50})
+    return recipe if any(c.depends_on_rounds for c in components) else longer
 
 
 @EVERY_2D_AND_KINDS_3D
@@ -151,12 +164,12 @@ def test_killed_twice_and_resumed_equals_uninterrupted(
 
     A method that does not say that it depends on the number of rounds may have been meant to be a longer run.
     """
-    started = meant_to_be_longer(method)
+    started = meant_to_be_longer(method, dims)
     for moment in ("site", "round"):
         killer = Killer(lambda what, number, _site, moment=moment: number == 1 and what == moment)
         with pytest.raises(Interrupted):
             tiny_server(tmp_path / "run", started, dims, observer=killer).fit()
-    resumed = tiny_server(tmp_path / "run", tiny_recipe(method), dims)
+    resumed = tiny_server(tmp_path / "run", recipe_in(dims, method), dims)
     assert resumed.state.round == 1
     resumed.fit()
     assert_same(references(method, dims).result, final_tensors(resumed))
@@ -179,7 +192,7 @@ class Rebuilding(InProcess):
 def test_a_site_rebuilt_every_round_equals_one_that_lived_on(
     method: str, dims: int, references: References, tmp_path: Path
 ) -> None:
-    server = tiny_server(tmp_path / "rebuilt", tiny_recipe(method), dims, engine=Rebuilding)
+    server = tiny_server(tmp_path / "rebuilt", recipe_in(dims, method), dims, engine=Rebuilding)
     server.fit()
     assert_same(references(method, dims).result, final_tensors(server))
 

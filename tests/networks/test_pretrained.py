@@ -44,7 +44,7 @@ from tiny_encoders import RGB, TINY, build, encoder_weights
 @pytest.mark.parametrize("upsample", ["deconv", "linear"])
 def test_any_timm_model_becomes_a_pyramid(model: str, sides: list[int], multiple: int, upsample: str) -> None:
     network = build(model=model, upsample=upsample, norm="group")
-    assert network.multiple == multiple
+    assert network.multiples == (multiple, multiple)
     features = network.features(torch.rand(2, 3, 40, 40))
     assert [(f.shape[1], f.shape[2]) for f in features.encoder] == [(2 << k, s) for k, s in enumerate(sides)]
     assert [(f.shape[1], f.shape[2]) for f in features.decoder] == [(2 << k, s) for k, s in enumerate(sides[:-1])][::-1]
@@ -59,7 +59,7 @@ def test_patches_whose_size_is_no_power_of_two_fit_the_image(monkeypatch: pytest
     odd = replace(PRESETS["tiny"], options={**PRESETS["tiny"].options, "patch_size": 14, "img_size": 28})
     monkeypatch.setitem(PRESETS, "tiny", odd)
     network = build(norm="group")
-    assert network.multiple == 14
+    assert network.multiples == (14, 14)
     features = network.features(torch.rand(1, 3, 28, 40))
     assert [tuple(f.shape[2:]) for f in features.encoder] == [(28, 40), (16, 24), (8, 12), (4, 6), (2, 3)]
     assert features.logits.shape == (1, 2, 28, 40)

@@ -56,6 +56,6 @@ def test_a_network_is_built_with_its_own_settings() -> None:
 @pytest.mark.parametrize("settings", [{"depth": 1}, {"depth": 3}, {"name": "vit", "patch": 4, "layers": 1}])
 def test_what_the_settings_say_of_the_size_is_what_the_network_does(settings: dict[str, Any]) -> None:
     built = build_network(RGB, NetworkSettings(width=2, **settings), 0)
-    size = 2 * built.multiple
-    assert built.multiple == NetworkSettings(**settings).multiple
+    size = 2 * built.multiples[0]
+    assert set(built.multiples) == {NetworkSettings(**settings).multiple}
     assert built.encode(torch.rand(1, 3, size, size))[-1].shape[2:] == (2, 2)

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Task
 from polyclinic.networks import build_network, parameter_count
 from polyclinic.recipe import NetworkSettings
@@ -36,6 +37,26 @@ def test_one_pass_gives_pyramid_decoder_and_logits(norm: str, dims: int) -> None
     again = network.head(network.decode(network.encode(images))[-1])
     assert torch.equal(features.logits, again)
     assert torch.equal(network(images), again)
+
+
+def test_strides_and_kernels_follow_the_axes() -> None:
+    task, sizes = Task(("a", "b"), 1, 3), {"width": 2, "depth": 2}
+    poolings, kernels = [[1, 2, 2], [2, 2, 2]], [[1, 3, 3], [1, 3, 3], [3, 3, 3]]
+    network = build_network(task, NetworkSettings(**sizes, poolings=poolings, kernels=kernels), 0)
+    assert network.multiples == (2, 4, 4)
+    features = network.features(torch.rand(2, 1, 6, 8, 12))
+    assert [tuple(f.shape[2:]) for f in features.encoder] == [(6, 8, 12), (6, 4, 6), (3, 2, 3)]
+    assert [tuple(f.shape[2:]) for f in features.decoder] == [(6, 4, 6), (6, 8, 12)]
+    found = {name: tuple(w.shape[2:]) for name, w in network.state_dict().items() if "conv_0.conv.weight" in name}
+    assert list(found.values()) == [(1, 3, 3), (1, 3, 3), (3, 3, 3), (1, 3, 3), (1, 3, 3)]
+    plain, same = (
+        build_network(task, NetworkSettings(**sizes, **chosen), 0).state_dict()
+        for chosen in ({}, {"poolings": [[2] * 3] * 2, "kernels": [[3] * 3] * 3})
+    )
+    assert plain.keys() == same.keys() == network.state_dict().keys()
+    assert all(torch.equal(plain[name], same[name]) for name in plain)
+    with pytest.raises(PolyclinicError, match=r"network\.poolings has 3 numbers in an entry, and the task is 2D"):
+        build_network(RGB, NetworkSettings(**sizes, poolings=poolings), 0)
 
 
 @settings(deadline=None, max_examples=15)

@@ -91,8 +91,8 @@ def test_small_images_are_rehearsed_as_they_are(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_small_sizes() -> None:
-    assert small_size((256, 256, 115), 16) == (32, 32, 32)
-    assert small_size((20, 512), 16) == (20, 32)
+    assert small_size((256, 256, 115), (16, 16, 16)) == (32, 32, 32)
+    assert small_size((20, 512), (16, 8)) == (20, 16)
 
 
 def test_what_shapes_cannot_tell_is_scaled_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_what_shapes_cannot_tell_is_scaled_and_said(monkeypatch: pytest.MonkeyPa
 
 def test_a_network_that_looks_at_values_has_no_bare_count() -> None:
     class Looking(torch.nn.Module):
-        channels, multiple = 1, 1
+        channels, multiples = 1, (1, 1)
 
         def __init__(self) -> None:
             super().__init__()

@@ -66,6 +66,7 @@ def test_the_name_chooses_the_class() -> None:
 
 def test_what_is_known_before_anything_is_built() -> None:
     assert [network(depth=depth).multiple for depth in (1, 4)] == [2, 16]
+    assert network(depth=2, poolings=[[1, 2, 2], [2, 2, 2]]).multiple == (2, 4, 4)
     assert network(name="vit", patch=8).multiple == 8
     assert network(name="pretrained", model="conch").multiple is None
     assert network(name="pretrained", weights="random").weights_file == "random"
@@ -82,7 +83,14 @@ def test_the_recipe_of_an_older_run_folder_goes_on(tmp_path: Path) -> None:
     old = load_recipe(tmp_path / "vit.toml")
     assert changed_keys(old, make_recipe({"federation": "demo:nuclei", "network": old.network.model_dump()})) == []
     assert changed_keys(old, new) == [
-        *("network.depth", "network.embedding", "network.heads", "network.layers", "network.mlp"),
+        *(
+            "network.anisotropic",
+            "network.depth",
+            "network.embedding",
+            "network.heads",
+            "network.layers",
+            "network.mlp",
+        ),
         *("network.name", "network.patch"),
     ]
 
@@ -94,7 +102,7 @@ def test_the_recipe_of_an_older_run_folder_goes_on(tmp_path: Path) -> None:
         ({"name": "pretrained", "heads": 2}, "network: heads needs name = 'vit', not 'pretrained'"),
         ({"name": "vit", "weights": "x"}, "network: weights needs name = 'pretrained', not 'vit'"),
         ({"wdth": 8}, "unknown key 'network.wdth', did you mean 'width'?"),
-        ({"zzz": 8}, "keys in [network]: name, width, norm, upsample, bias, dropout, depth."),
+        ({"zzz": 8}, "keys in [network]: name, width, norm, upsample, bias, dropout, depth, anisotropic, "),
         ({"name": 3}, "network.name = 3 is not possible: it must be text"),
         ({"depth": 7}, "network.depth = 7 is not possible"),
     ],
@@ -127,3 +135,18 @@ def test_two_networks_cannot_have_one_name(hexagon: None) -> None:
     register_settings("hexagon", HexagonSettings)
     with pytest.raises(PolyclinicError, match="Two networks are called 'unet'"):
         register_settings("unet", HexagonSettings)
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"depth": 2, "poolings": [[1, 2, 2]]}, "poolings has 1 entries, and depth = 2 needs 2"),
+        ({"depth": 1, "kernels": [[3, 3, 3]]}, "kernels has 1 entries, and depth = 1 needs 2"),
+        ({"depth": 2, "poolings": [[2, 2], [1, 2, 2]]}, "one number for each axis"),
+        ({"depth": 1, "kernels": [[3, 3], [2, 3]]}, "odd"),
+        ({"name": "vit", "anisotropic": "auto"}, "anisotropic needs name = 'unet'"),
+    ],
+)
+def test_sizes_of_axes_that_do_not_fit_get_a_sentence(table: dict[str, Any], words: str) -> None:
+    with pytest.raises(PolyclinicError, match=words):
+        network(**table)

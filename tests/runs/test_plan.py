@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import polyclinic.federation.workspace as workspace_module
@@ -13,9 +14,9 @@ import polyclinic.runs.plan as plan_module
 from polyclinic import run
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.federation.workspace import build_workspace
-from polyclinic.recipe.files import changed_keys, load_recipe
+from polyclinic.recipe.files import changed_keys, load_recipe, make_recipe, parse_recipe, recipe_text
 from polyclinic.runs.plan import plan_run
-from support import assert_same
+from support import assert_same, write_volumes
 
 
 def test_sizes_and_units_are_settled_and_nothing_else(tiny_recipe_file: Path) -> None:
@@ -28,6 +29,35 @@ def test_sizes_and_units_are_settled_and_nothing_else(tiny_recipe_file: Path) ->
     assert [part.name for part in plan.parts] == ["all"]
     assert plan.parts is plan.parts
     assert plan_run(plan.recipe).recipe == plan.recipe
+
+
+def test_the_network_follows_the_usual_spacing_of_all_files(tmp_path: Path, tiny_recipe_file: Path) -> None:
+    for name, affine in (("long", np.diag([1, 1, 3, 1])), ("even", np.eye(4))):
+        write_volumes(tmp_path / name, affine, shape=(16, 16, 8))
+    table = {"network": {"width": 2, "anisotropic": "auto"}, "data": {"patch": [16, 16, 8]}}
+    plans = {n: plan_run(make_recipe({"federation": str(tmp_path / n), **table})) for n in ("long", "even")}
+    assert plans["long"].recipe.network.poolings == ((2, 2, 1), (2, 2, 2))  # type: ignore[attr-defined]
+    assert plans["even"].recipe.network.poolings == ((2, 2, 2), (2, 2, 1))  # type: ignore[attr-defined]
+    assert plans["long"].network.multiples == (4, 4, 2)
+    whole = make_recipe({"federation": str(tmp_path / "long"), "network": table["network"]})
+    assert plan_run(whole).recipe.data.size == (16, 16, 8)
+    assert (
+        plan_run(make_recipe(parse_recipe(recipe_text(plan_run(whole).recipe), "x"))).recipe == plan_run(whole).recipe
+    )
+    with pytest.raises(PolyclinicError, match="some files do not know theirs"):
+        plan_run(load_recipe(tiny_recipe_file, ["network.anisotropic=auto"]))
+
+
+def test_sizes_leave_room_along_each_axis(tmp_path: Path) -> None:
+    write_volumes(tmp_path / "f", np.eye(4), shape=(16, 16, 8))
+    network = {"width": 2, "depth": 2, "poolings": [[2, 2, 1], [2, 2, 1]]}
+
+    def plan(*patch: int) -> None:
+        plan_run(make_recipe({"federation": str(tmp_path / "f"), "network": network, "data": {"patch": patch}}))
+
+    plan(8, 4, 1)
+    with pytest.raises(PolyclinicError, match="at least 8 x 8 x 2 or a network that pools less"):
+        plan(8, 3, 8)
 
 
 def test_the_workspace_of_a_plan_is_that_of_its_recipe(tiny_recipe_file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -45,13 +46,14 @@ class Prepared:
     geometry: Geometry
 
 
-def resolve_size(federation: Federation, settings: DataSettings, multiple: int) -> tuple[int, ...]:
+def resolve_size(federation: Federation, settings: DataSettings, multiple: int | Sequence[int]) -> tuple[int, ...]:
     """The size of prepared images ``(*spatial)``: the recipe's, or for ``size = "auto"`` one divisible by ``multiple``.
 
     That is the size of all images if they share one that is divisible, else their median, rounded.
-    Reads the header of every image.
+    Reads the header of every image. ``multiple`` is one number, or one for each axis.
     """
     dims = federation.task.spatial_dims
+    multiples = (multiple,) * dims if isinstance(multiple, int) else tuple(multiple)
     if settings.size != "auto":
         if len(settings.size) != dims:
             raise PolyclinicError(
@@ -61,9 +63,12 @@ def resolve_size(federation: Federation, settings: DataSettings, multiple: int) 
     sizes = [
         geometry_of(item, federation, settings).sample_shape for items in federation.sites.values() for item in items
     ]
-    if len(set(sizes)) == 1 and not any(size % multiple for size in sizes[0]):
+    if len(set(sizes)) == 1 and not any(size % step for size, step in zip(sizes[0], multiples, strict=True)):
         return sizes[0]
-    return tuple(_rounded(median(axis), multiple, _LARGEST_AUTO_SIZE[dims]) for axis in zip(*sizes, strict=True))
+    return tuple(
+        _rounded(median(axis), step, _LARGEST_AUTO_SIZE[dims])
+        for axis, step in zip(zip(*sizes, strict=True), multiples, strict=True)
+    )
 
 
 def _rounded(size: float, multiple: int, largest: int) -> int:

@@ -30,8 +30,8 @@ class Image:
 def read_image(item: Item, task: Task) -> Image:
     """Read an image as ``(channel, *spatial)`` with the task's number of channels.
 
-    A channel that is missing (``item.places``) is zeros. Grey stored as equal RGB channels becomes one channel for a task with one; a grey picture is repeated for a task
-    with three.
+    Grey stored as equal RGB channels becomes one channel for a task with one; a grey picture is repeated for a task
+    with three. A channel that is missing (``item.places``) is zeros.
     """
     files = [read_array(path) for path in item.images]
     for path, array in zip(item.images, files, strict=True):
@@ -97,8 +97,8 @@ def _placed(item: Item, array: npt.NDArray[Any], wanted: int) -> npt.NDArray[Any
     """The channels of an image at their places ``(channel, *spatial)``, zeros where there is none."""
     if len(array) != len(item.places) or max(item.places) >= wanted:
         raise PolyclinicError(
-            f"{item.images[0]}: its files hold {len(array)} channels and are numbered up to {max(item.places):04d}, but "
-            f"the task has {wanted}; store one channel a file, or write 'channels' in federation.toml."
+            f"{item.images[0]}: its files hold {len(array)} channels and are numbered up to {max(item.places):04d}, "
+            f"but the task has {wanted}; store one channel a file, or write 'channels' in federation.toml."
         )
     placed = np.zeros((wanted, *array.shape[1:]), dtype=array.dtype)
     placed[list(item.places)] = array

@@ -34,7 +34,7 @@ def training_bytes(workspace: Workspace, spatial: tuple[int, ...]) -> int:
 def _activation_bytes(network: SegmentationNetwork, shape: tuple[int, ...]) -> int:
     twin = copy.deepcopy(network).cpu().eval()
     # Two pixels along each axis of the deepest map, because norms need more than one.
-    small = (1, shape[1], *(min(size, 2 * network.multiple) for size in shape[2:]))
+    small = (1, shape[1], *(min(size, 2 * step) for size, step in zip(shape[2:], network.multiples, strict=True)))
     growth = prod(shape) / prod(small)
     try:
         return int(growth * _output_bytes(twin, small))

@@ -23,6 +23,7 @@ from polyclinic.exchange.messages import Tensors
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import Method
 from polyclinic.networks import SegmentationNetwork, build_network, load_weights
+from polyclinic.networks.anisotropy import with_settled_network
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import with_checked_network
 
@@ -89,7 +90,7 @@ class Workspace:
         """Class probabilities ``(batch, class, *spatial)`` of images ``(batch, channel, *spatial)``, by the recipe."""
         settings, network = self.recipe.evaluation, self.network
         window = self.recipe.data.patch, settings.overlap, settings.batch_size
-        return predict_probabilities(network, images.to(self.device), *window, multiple=network.multiple)
+        return predict_probabilities(network, images.to(self.device), *window, multiple=network.multiples)
 
     def exchanged_weights(self) -> Tensors:
         """A copy of the weights that travel."""
@@ -155,7 +156,7 @@ def build_workspace(
     ``build_network`` gave it: components are installed into it.
     """
     prepare_process(recipe.engine.threads)
-    recipe = with_checked_network(recipe)
+    recipe = with_settled_network(with_checked_network(recipe))
     check_metrics(recipe.evaluation)
     method = method or parse_method(recipe.method)
     device = choose_device(recipe.engine.device)

@@ -38,13 +38,16 @@ class SegmentationNetwork(nn.Module, ABC):
     outside the forward pass, such as projection heads.
     """
 
-    def __init__(self, channels: int, classes: int, spatial_dims: int, widths: dict[str, int], multiple: int) -> None:
+    def __init__(
+        self, channels: int, classes: int, spatial_dims: int, widths: dict[str, int], multiple: int | Sequence[int]
+    ) -> None:
+        """``multiple`` is how many times smaller the deepest map is than the image, along all axes or along each."""
         super().__init__()
         self.channels = channels
         self.classes = classes
         self.spatial_dims = spatial_dims
         self.widths = widths
-        self.multiple = multiple
+        self.multiples = (multiple,) * spatial_dims if isinstance(multiple, int) else tuple(multiple)
         self.taps = nn.ModuleDict({name: nn.Sequential() for name in widths})
         self.extras = nn.ModuleDict()
 

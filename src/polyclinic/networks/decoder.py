@@ -87,7 +87,7 @@ class PyramidNetwork(SegmentationNetwork):
     def encode(self, images: Tensor) -> list[Tensor]:
         """Features of ``encoder0`` ... and the bottleneck."""
         images = self.taps["input"](images)
-        missing = [-size % self.multiple for size in images.shape[2:]]
+        missing = [-size % step for size, step in zip(images.shape[2:], self.multiples, strict=True)]
         widths = [width for lack in reversed(missing) for width in (0, lack)]
         padded = F.pad(images, widths, mode="replicate") if any(missing) else images
         pyramid = [self.taps["encoder0"](self.stem(images))]
@@ -101,7 +101,8 @@ class PyramidNetwork(SegmentationNetwork):
         for level, stage in zip(reversed(range(self.depth)), self.decoder, strict=True):
             skip = pyramid[level]
             # Only the finest skip was not padded.
-            size = tuple(skip.shape[2:]) if level else tuple(n + -n % self.multiple for n in skip.shape[2:])
+            shape = tuple(skip.shape[2:])
+            size = shape if level else tuple(n + -n % m for n, m in zip(shape, self.multiples, strict=True))
             current = self.taps[f"decoder{level}"](stage(current, skip, size))
             maps.append(current)
         return maps

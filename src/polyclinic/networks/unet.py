@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.networks.blocks import CONVOLUTIONS, BlockStyle, Down, TwoConvolutions, Up
+from polyclinic.networks.blocks import CONVOLUTIONS, BlockStyle, Down, Size, TwoConvolutions, Up
 from polyclinic.networks.registry import network
 from polyclinic.recipe import UNetSettings
 
@@ -18,6 +19,8 @@ class UNet(SegmentationNetwork):
 
     With ``upsample="deconv"`` a stride-2 transposed convolution halves the channels; with ``"linear"`` the coarse map
     is interpolated and concatenated as it is. Sizes need not divide by ``2 ** depth``: the decoder pads to its skip.
+    ``poolings`` and ``kernels`` give the strides and kernels along each axis, level by level; without them they are 2
+    and 3.
     """
 
     def __init__(self, channels: int, classes: int, spatial_dims: int, settings: UNetSettings) -> None:
@@ -27,14 +30,26 @@ class UNet(SegmentationNetwork):
         widths |= {"bottleneck": encoder[depth]} | {
             f"decoder{level}": encoder[level] for level in reversed(range(depth))
         }
+        strides, kernels = _axis_sizes(settings, spatial_dims)
         super().__init__(channels, classes, spatial_dims, widths, settings.multiple)
         self.depth = depth
 
         style = BlockStyle(spatial_dims, settings.norm, settings.bias, settings.dropout)
-        self.encoder = nn.ModuleList([TwoConvolutions(style, channels, encoder[0])])
-        self.encoder.extend(Down(style, encoder[level], encoder[level + 1]) for level in range(depth))
+        self.encoder = nn.ModuleList([TwoConvolutions(style, channels, encoder[0], kernels[0])])
+        self.encoder.extend(
+            Down(style, encoder[level], encoder[level + 1], kernels[level + 1], strides[level])
+            for level in range(depth)
+        )
         self.decoder = nn.ModuleList(
-            Up(style, encoder[level + 1], encoder[level], encoder[level], settings.upsample)
+            Up(
+                style,
+                encoder[level + 1],
+                encoder[level],
+                encoder[level],
+                settings.upsample,
+                kernels[level],
+                strides[level],
+            )
             for level in reversed(range(depth))
         )
         self.classifier = CONVOLUTIONS[spatial_dims](width, classes, kernel_size=1)
@@ -77,3 +92,14 @@ class UNet(SegmentationNetwork):
         if parts[0] == "decoder":
             return f"decoder{self.depth - 1 - int(parts[1])}"
         return "head"
+
+
+def _axis_sizes(settings: UNetSettings, dims: int) -> tuple[Sequence[Size], Sequence[Size]]:
+    """The strides of the poolings and the kernels of the levels: one number for all axes, or one for each."""
+    for name, sizes in (("poolings", settings.poolings), ("kernels", settings.kernels)):
+        if sizes is not None and len(sizes[0]) != dims:
+            raise PolyclinicError(
+                f"network.{name} has {len(sizes[0])} numbers in an entry, and the task is {dims}D; give one for each "
+                "axis."
+            )
+    return settings.poolings or (2,) * settings.depth, settings.kernels or (3,) * (settings.depth + 1)

@@ -42,7 +42,7 @@ class ViT(PyramidNetwork):
 
     def maps(self, images: Tensor) -> list[Tensor]:
         """Token maps ``(batch, embedding, *grid)`` of the levels; the deepest is normalised, the others as they are."""
-        grid = [size // self.multiple for size in images.shape[2:]]
+        grid = [size // patch for size, patch in zip(images.shape[2:], self.multiples, strict=True)]
         tokens, levels = self.embedding(images), []
         for start, end in pairwise([0, *self.ends]):
             for block in self.blocks[start:end]:

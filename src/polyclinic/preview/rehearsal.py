@@ -133,7 +133,7 @@ def forward_flops(network: SegmentationNetwork, size: tuple[int, ...]) -> int:
     counter, device = flop_counter(), next(network.parameters()).device
     image = torch.zeros(1, network.channels, *size, device=device)
     with counter:
-        predict_probabilities(network, image, multiple=network.multiple)
+        predict_probabilities(network, image, multiple=network.multiples)
     return int(counter.get_total_flops())
 
 

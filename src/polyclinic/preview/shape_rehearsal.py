@@ -112,7 +112,7 @@ def count_by_shape(recipe: Recipe, task: Task, sites: list[str], size: tuple[int
 def _count_from(smaller: Recipe, recipe: Recipe, task: Task, sites: list[str], size: tuple[int, ...]) -> Count:
     """Count ``recipe`` with the values that a rehearsal of ``smaller`` reads from small images."""
     large = Rehearsal(with_changes(recipe, {"engine.device": "cpu"}), task, sites, size)
-    small = Rehearsal(smaller, task, sites, small_size(size, large.workspace.network.multiple))
+    small = Rehearsal(smaller, task, sites, small_size(size, large.workspace.network.multiples))
     log = ValueLog()
     with log.recording():
         counted = small.count()
@@ -133,9 +133,9 @@ def _pace(flops: float, seconds: float) -> float:
     return flops / seconds if seconds else 0.0
 
 
-def small_size(size: tuple[int, ...], multiple: int) -> tuple[int, ...]:
+def small_size(size: tuple[int, ...], multiples: tuple[int, ...]) -> tuple[int, ...]:
     """The smallest images that leave the deepest map two pixels wide, as normalisation needs more than one."""
-    return tuple(min(axis, 2 * multiple) for axis in size)
+    return tuple(min(axis, 2 * step) for axis, step in zip(size, multiples, strict=True))
 
 
 def bare_step_flops(network: SegmentationNetwork, size: tuple[int, ...], batch_size: int) -> float:

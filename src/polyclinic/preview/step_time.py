@@ -111,5 +111,5 @@ def _prediction_seconds(rehearsal: Rehearsal) -> float:
     image = torch.rand(1, workspace.task.channels, *rehearsal.size, generator=generator).to(workspace.device)
     started = time.perf_counter()
     # Reading a number waits until a GPU is done.
-    float(predict_probabilities(network, image, multiple=network.multiple).flatten()[0])
+    float(predict_probabilities(network, image, multiple=network.multiples).flatten()[0])
     return time.perf_counter() - started

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
@@ -18,6 +19,8 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.recipe.section import Section
 
 DEFAULT_NETWORK = "unet"
+AxisSizes = Annotated[tuple[Annotated[int, Field(ge=1, le=7)], ...], Field(min_length=2, max_length=3)]
+"""A kernel or a stride along each axis."""
 
 
 class NetworkSettings(Section):
@@ -63,8 +66,11 @@ class NetworkSettings(Section):
         return True
 
     @property
-    def multiple(self) -> int | None:
-        """How many times smaller the deepest map is than the image; None where only the built network knows."""
+    def multiple(self) -> int | tuple[int, ...] | None:
+        """How many times smaller the deepest map is than the image, along all axes or along each.
+
+        None where only the built network knows.
+        """
         return None
 
     @property
@@ -87,12 +93,34 @@ class UNetSettings(ConvolutionSettings):
     """A U-Net in 2D or 3D."""
 
     name: str = "unet"
-    depth: int = Field(4, ge=1, le=6, description="number of poolings")
+    depth: int = Field(4, ge=1, le=6, description="number of poolings; at most, with anisotropic = auto")
+    anisotropic: Literal["off", "auto"] = Field(
+        "off",
+        description="auto: poolings and kernels follow the spacing by nnU-Net's rule; they are written into the run's "
+        "recipe.toml",
+    )
+    poolings: tuple[AxisSizes, ...] | None = Field(
+        None, description="the stride of each pooling along each axis, such as [[1, 2, 2], [2, 2, 2]]; by default 2"
+    )
+    kernels: tuple[AxisSizes, ...] | None = Field(
+        None, description="kernels of each level, one more than poolings, odd, such as [[1, 3, 3], ...]; by default 3"
+    )
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> UNetSettings:
+        for name, sizes, levels in (("poolings", self.poolings, self.depth), ("kernels", self.kernels, self.depth + 1)):
+            if sizes is not None and len(sizes) != levels:
+                raise ValueError(f"{name} has {len(sizes)} entries, and depth = {self.depth} needs {levels}")
+            if sizes is not None and len({len(entry) for entry in sizes}) > 1:
+                raise ValueError(f"{name} must have one number for each axis, as many in every entry")
+        if any(size % 2 == 0 for entry in self.kernels or () for size in entry):
+            raise ValueError("kernels must be odd numbers")
+        return self
 
     @property
-    def multiple(self) -> int:
-        """Every pooling halves the map."""
-        return int(2**self.depth)
+    def multiple(self) -> int | tuple[int, ...]:
+        """Every pooling divides the map by its stride."""
+        return int(2**self.depth) if self.poolings is None else tuple(map(prod, zip(*self.poolings, strict=True)))
 
 
 class ViTSettings(ConvolutionSettings):

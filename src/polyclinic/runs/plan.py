@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 
 import torch
 
@@ -17,6 +18,7 @@ from polyclinic.data.imageset import ImageSet
 from polyclinic.data.open_federation import open_federation
 from polyclinic.data.preprocessing import resolve_size
 from polyclinic.data.sitedata import SiteData
+from polyclinic.data.voxel_grid import geometry_of
 from polyclinic.evaluation.metric_registry import check_metrics
 from polyclinic.evaluation.protocols import ProtocolPart, protocol_parts
 from polyclinic.federation.observer import Observer
@@ -25,6 +27,7 @@ from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import Method, load_plugins
 from polyclinic.networks import SegmentationNetwork, build_network
+from polyclinic.networks.anisotropy import Grid, with_settled_network
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import with_checked_network
@@ -65,21 +68,40 @@ def plan_run(recipe: Recipe) -> RunPlan:
     method = parse_method(recipe.method)
     federation = open_federation(recipe.federation, recipe.data)
     prepare_process(recipe.engine.threads)
+    _require_patch(recipe, federation.task.spatial_dims)
+    recipe = with_settled_network(recipe, lambda: _usual_grid(federation, recipe))
     network = build_network(federation.task, recipe.network, recipe.seed)
-    size = _training_size(federation, recipe, network.multiple)
+    size = _training_size(federation, recipe, network.multiples)
     resolved = with_changes(recipe, {"data.size": size, "evaluation.units": _units(federation, recipe)})
     return RunPlan(resolved, federation, method, network)
 
 
-def _training_size(federation: Federation, recipe: Recipe, multiple: int) -> tuple[int, ...] | str:
+def _require_patch(recipe: Recipe, dims: int) -> None:
+    if recipe.data.patch is not None and len(recipe.data.patch) != dims:
+        raise PolyclinicError(f"data.patch = {list(recipe.data.patch)} does not fit a {dims}D task.")
+
+
+def _usual_grid(federation: Federation, recipe: Recipe) -> Grid:
+    """The median spacing of all prepared images, and the size of what the network sees of them, from headers."""
+    geometries = [geometry_of(item, federation, recipe.data) for items in federation.sites.values() for item in items]
+    spacings = [geometry.sample_spacing for geometry in geometries]
+    if None in spacings:
+        raise PolyclinicError(
+            'network.anisotropic = "auto" needs the spacing of all images, and some files do not know theirs; write '
+            "'spacing' into federation.toml, or give network.poolings and network.kernels."
+        )
+    usual = tuple(median(axis) for axis in zip(*filter(None, spacings), strict=True))
+    sizes = zip(*(geometry.sample_shape for geometry in geometries), strict=True)
+    return usual, recipe.data.patch or tuple(int(median(axis)) for axis in sizes)
+
+
+def _training_size(federation: Federation, recipe: Recipe, multiples: tuple[int, ...]) -> tuple[int, ...] | str:
     """The value of ``data.size``, checked to leave room for the network's deepest map."""
     data, dims = recipe.data, federation.task.spatial_dims
-    if data.patch is not None and len(data.patch) != dims:
-        raise PolyclinicError(f"data.patch = {list(data.patch)} does not fit a {dims}D task.")
-    size = resolve_size(federation, data, multiple) if data.size == "auto" and data.patch is None else data.size
+    size = resolve_size(federation, data, multiples) if data.size == "auto" and data.patch is None else data.size
     seen_by_network = data.patch or size
     if isinstance(seen_by_network, tuple):
-        _require_room(seen_by_network, multiple, dims)
+        _require_room(seen_by_network, multiples, dims)
     return size
 
 
@@ -99,13 +121,15 @@ def _units(federation: Federation, recipe: Recipe) -> str:
     return recipe.evaluation.units if recipe.evaluation.units != "auto" else "pixel" if unknown else "mm"
 
 
-def _require_room(size: tuple[int, ...], multiple: int, dims: int) -> None:
+def _require_room(size: tuple[int, ...], multiples: tuple[int, ...], dims: int) -> None:
     if len(size) != dims:
         raise PolyclinicError(f"data.size = {list(size)} does not fit a {dims}D task; give {dims} numbers.")
-    if min(size) < multiple or max(size) < 2 * multiple:
+    shares = [axis / step for axis, step in zip(size, multiples, strict=True)]
+    if min(shares) < 1 or max(shares) < 2:
+        least = " x ".join(str(2 * step) for step in multiples) if len(set(multiples)) > 1 else 2 * multiples[0]
         raise PolyclinicError(
             f"Images of size {list(size)} are too small for this network, whose deepest map would hold a single pixel "
-            f"or none; use data.size of at least {2 * multiple} or a network that pools less (network.depth or patch)."
+            f"or none; use data.size of at least {least} or a network that pools less (network.depth or patch)."
         )
 
 

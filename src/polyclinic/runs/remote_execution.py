@@ -19,6 +19,7 @@ from polyclinic.federation.server import Server, count_of
 from polyclinic.federation.workspace import Workspace, build_workspace
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import Method, load_plugins
+from polyclinic.networks.anisotropy import with_settled_network
 from polyclinic.recipe import Recipe, TrackingSettings
 from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import recipe_text
@@ -60,6 +61,7 @@ def refuse_impossible(recipe: Recipe, method: Method | None = None) -> None:
         raise PolyclinicError(
             "data.size = 'auto' needs all images in one place; give a size, such as data.size = [256, 256]."
         )
+    with_settled_network(recipe)
     if recipe.protocol.transfer:
         raise PolyclinicError(
             "protocol.transfer would carry personal weights from site to site; use polyclinic run with the engine "

@@ -44,8 +44,9 @@ def test_an_order_that_is_as_good_is_left_alone() -> None:
 
 
 def trained_network(dims: int, norm: str, upsample: str = "deconv", bias: bool = True) -> SegmentationNetwork:
-    """Of random weights in all places, those of norms and their statistics among them."""
-    chosen = NetworkSettings(width=8, depth=2, norm=norm, upsample=upsample, bias=bias)  # type: ignore[call-arg]
+    """Of random weights in all places, those of norms and their statistics among them; anisotropic in 3D."""
+    sizes = {"poolings": [[1, 2, 2], [2, 2, 2]], "kernels": [[1, 3, 3], [3, 3, 3], [3, 3, 3]]} if dims == 3 else {}
+    chosen = NetworkSettings(width=8, depth=2, norm=norm, upsample=upsample, bias=bias, **sizes)  # type: ignore[call-arg]
     network = build_network(tiny_task(dims), chosen, 0)
     generator = torch.Generator().manual_seed(1)
     for name, tensor in network.state_dict().items():

@@ -145,7 +145,7 @@ def test_the_whole_spectrum_refuses_another_size_and_a_window_needs_a_size() -> 
         module(torch.zeros(1, 1, 9, 8))
     with pytest.raises(PolyclinicError, match=r"window=0.5.*data\.size"):
         build_workspace(tiny_recipe("harmofl(window=0.5)"), tiny_task())
-    with pytest.raises(PolyclinicError, match=r"\[9, 8\].*multiple of \d+"):
+    with pytest.raises(PolyclinicError, match=r"\[9, 8\].*multiples of \[\d+"):
         build_workspace(tiny_recipe("harmofl(window=1)", data={"size": [9, 8]}), tiny_task())
     build_workspace(tiny_recipe("harmofl(window=0.5)", data={"size": [9, 8]}), tiny_task())
 

@@ -113,7 +113,7 @@ def test_outputs_are_those_at_the_moment_the_stage_ends(network: dict[str, Any],
         module.register_forward_hook(lambda _, __, result: seen.append(result.detach().clone()))
     net.train()
     before = {n: t.clone() for n, t in net.state_dict().items()}
-    found = stage_outputs(net, torch.randn(3, 2, *[2 * net.multiple] * dims), stages)
+    found = stage_outputs(net, torch.randn(3, 2, *(2 * step for step in net.multiples)), stages)
     assert len(seen) == 3 * len(stages)  # one pass a probe
     for number, values in enumerate(found.values()):
         assert torch.equal(values, torch.cat(seen[number :: len(stages)]).flatten(1))

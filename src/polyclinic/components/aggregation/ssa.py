@@ -79,16 +79,16 @@ class Ssa(Component):
 
     def install(self, network: SegmentationNetwork) -> None:
         """Settle the probes' size: that of the training images, or a small one where outputs are sent."""
-        chosen, step = self.settings, network.multiple
+        chosen, steps = self.settings, network.multiples
         if chosen.where == "sites" and chosen.compare == "fedsoda":
             raise PolyclinicError(
                 "ssa(where=sites, compare=fedsoda): a site would need the other sites' probes; use where=server."
             )
-        smallest = (2 * step,) * network.spatial_dims
+        smallest = tuple(2 * step for step in steps)
         wanted = (chosen.size,) * network.spatial_dims if chosen.size else self.context.image_size
         if chosen.size is None and chosen.where == "sites":
             wanted = smallest
-        self._size = tuple(-(-size // step) * step for size in wanted or smallest)
+        self._size = tuple(-(-size // step) * step for size, step in zip(wanted or smallest, steps, strict=True))
 
     def leaves(self, network: SegmentationNetwork) -> tuple[Shared, ...]:
         """Two numbers of each channel, or the outputs of all stages on noise."""

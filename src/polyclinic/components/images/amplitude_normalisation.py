@@ -145,10 +145,10 @@ class AmplitudeNormalisation(Component):
                 f"amplitude_normalisation(window={window:g}): needs one size for all images; "
                 "set data.size (or data.patch), or use window=0."
             )
-        if window == 1 and any(n % network.multiple for n in size or ()):
+        if window == 1 and any(n % m for n, m in zip(size or (), network.multiples, strict=False)):
             raise PolyclinicError(
-                f"amplitude_normalisation(window=1): images of size {list(size or ())} are padded to a multiple of "
-                f"{network.multiple} when they are evaluated; make data.size (or data.patch) such a multiple."
+                f"amplitude_normalisation(window=1): images of size {list(size or ())} are padded to multiples of "
+                f"{list(network.multiples)} when they are evaluated; make data.size (or data.patch) such multiples."
             )
         self._module = AmplitudeWindow(network.channels, window, self.settings.momentum, size)
         network.insert("input", self.name, self._module)

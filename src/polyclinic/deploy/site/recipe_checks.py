@@ -16,6 +16,7 @@ from polyclinic.federation.site_policy import Policy, refusal_of_method, refusal
 from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import Method, load_plugins
 from polyclinic.networks import build_network
+from polyclinic.networks.anisotropy import with_settled_network
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import with_checked_network
@@ -54,6 +55,7 @@ def outline(recipe: Recipe, method: Method) -> Outline | None:
     ``None`` where that cannot be done, as with a plugin's network that computes while it is built: the same is asked
     again when the network is there.
     """
+    recipe = with_settled_network(recipe)
     size = recipe.data.patch or (recipe.data.size if isinstance(recipe.data.size, tuple) else (64, 64))
     task = Task(("background", "foreground"), 1, len(size))
     if recipe.network.weights_file is not None:

@@ -39,7 +39,7 @@ def careful_probabilities(network: SegmentationNetwork, images: Tensor, window: 
     """The same in eval mode and full precision; what exceeds ``window`` goes through in pieces, side by side."""
     with torch.autocast(images.device.type, enabled=False):
         return predict_probabilities(
-            network, images, window, overlap=0.0, batch_size=len(images), multiple=network.multiple
+            network, images, window, overlap=0.0, batch_size=len(images), multiple=network.multiples
         )
 
 

@@ -81,8 +81,8 @@ def test_batches_and_images_beyond_the_memory_are_refused(tiny_federation: Path,
     assert refusal_of_memory(policy, fits, 10**10) is not None
     assert refusal_of_images(policy, 10**9) is None
     assert "prepared images need 9 GB" in str(refusal_of_images(policy, 9 * 10**9))
-    # 5 images of 2000 x 2000 pixels, 5 bytes each, whose patches would fit.
+    # 5 images of 2000 x 2000 pixels, 5 bytes each, whose patches would fit; from the cache they would be mapped.
     large = png_recipe(tiny_federation, data={"size": [2000, 2000], "patch": [16, 16]})
-    handler = make_handler(tmp_path / "home", tiny_federation, policy=OPEN + "max_memory_gb = 0.099")
+    handler = make_handler(tmp_path / "home", tiny_federation, policy=OPEN + "max_memory_gb = 0.099", cache="off")
     weights = request_for("train", png_recipe(tiny_federation)).broadcast
     assert "prepared images need 0.1 GB of memory" in reason_of(handler.answer(request_for("train", large, weights)))

@@ -35,9 +35,10 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Tables of speed, on a machine that does nothing else; about an hour and a half.
+BENCHMARKS := startup overhead scaling simulators grid aggregation evaluation_speed methods_cost engine_options large_data
 benchmark: $(STAMP)
-	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/startup.py
+	for name in $(BENCHMARKS); do OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

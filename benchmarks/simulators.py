@@ -39,6 +39,7 @@ class Case:
     width: int = 16
     depth: int = 4
     batch_size: int = 6
+    turns: int = 1
 
     @property
     def title(self) -> str:
@@ -95,7 +96,8 @@ class Contenders:
     def __init__(self, folder: Path, nvflare: str | None) -> None:
         self.folder, self.nvflare = folder, nvflare
         self.env = {**os.environ, "OMP_NUM_THREADS": "1", "CORES": str(CORES), "POLYCLINIC_CORES": str(CORES)}
-        self.env |= {"PYTHONPATH": f"{HERE / 'contenders'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+        self.env.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start of any contender compiles its own sources
+        self.env["PYTHONPATH"] = f"{HERE / 'contenders'}{os.pathsep}{HERE.parent / 'src'}"
 
     def _script(self, name: str, python: str = sys.executable) -> tuple[float, str]:
         with tempfile.TemporaryDirectory() as scratch:
@@ -122,13 +124,13 @@ class Contenders:
         return self._script("nvflare_simulator.py", self.nvflare)[0]
 
 
-def measure(case: Case, repeats: int, nvflare: str | None) -> dict[str, list[float]]:
+def measure(case: Case, nvflare: str | None) -> dict[str, list[float]]:
     with tempfile.TemporaryDirectory() as scratch:
         contenders = Contenders(write_case(case, Path(scratch)), nvflare)
         names = ["bare", "polyclinic", "flower", *(["nvflare_simulator"] if nvflare else [])]
         times: dict[str, list[float]] = {name: [] for name in names}
-        for number in range(repeats):
-            for name in names:
+        for number in range(case.turns):
+            for name in names if number == 0 else names[:3]:
                 times[name].append(getattr(contenders, name)())
                 print(f"{case.title}, turn {number + 1}: {name} {times[name][-1]:.1f} s", flush=True)
         shutil.rmtree(scratch, ignore_errors=True)
@@ -143,14 +145,15 @@ def table(case: Case, times: dict[str, list[float]]) -> str:
     }
     limits = [seconds / CORES for seconds in times["bare"]]
     lines = [
-        f"## {case.title}", "",
+        f"## {case.title}", "", f"{case.turns} turn{'s' if case.turns > 1 else ''}"
+        f"{', NVFlare one' if 'nvflare_simulator' in times and case.turns > 1 else ''}. ",
         f"Two-core limit: {statistics.median(limits):.1f} s (half of the bare loop's steps).", "",
         "| | seconds, end to end | share of the two-core limit | polyclinic is faster by |", "|---|---:|---:|---:|",
     ]  # fmt: skip
     for name, title in titles.items():
         if name in times:
-            share = statistics.median(limit / own for limit, own in zip(limits, times[name], strict=True))
-            ratio = statistics.median(t / p for t, p in zip(times[name], times["polyclinic"], strict=True))
+            share = statistics.median(limit / own for limit, own in zip(limits, times[name], strict=False))
+            ratio = statistics.median(t / p for t, p in zip(times[name], times["polyclinic"], strict=False))
             faster = "" if name == "polyclinic" else f"{ratio:.1f}"
             lines.append(f"| {title} | {statistics.median(times[name]):.1f} | {share:.2f} | {faster} |")
     return "\n".join(lines) + "\n"
@@ -158,26 +161,23 @@ def table(case: Case, times: dict[str, list[float]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--nvflare", help="a Python that has nvflare, torch and polyclinic's dependencies")
     parser.add_argument("--out", type=Path, default=HERE / "simulators.md")
     parser.add_argument("--small", action="store_true", help="one tiny case, to try the script")
     options = parser.parse_args()
-    cases = [Case(6, 48, 5), Case(6, 48, 20), Case(100, 4, 20)]
+    cases = [Case(6, 48, 5, turns=3), Case(6, 48, 20), Case(100, 4, 20)]
     if options.small:
         cases = [Case(3, 12, 1)]
     text = f"""# End to end beside other simulators
 
-Made by `python benchmarks/simulators.py --repeats {options.repeats}`{" with NVFlare" if options.nvflare else ""}.
+Made by `python benchmarks/simulators.py`{" with NVFlare 2.9.0" if options.nvflare else ""}.
 {described("flwr", "ray")} FedAvg, U-Net of width 16 and depth 4, RGB
-images of 64x64, batch 6, a new Adam each round, one local epoch. Medians of {options.repeats} turns; contenders take
+images of 64x64, batch 6, a new Adam each round, one local epoch. Contenders take turns; medians where there are several
 turns. polyclinic starts without any cache, reads PNG files, checks and records every update and writes a checkpoint
 each round; the others read one array a site and write nothing.
 
 """
-    text += "\n".join(
-        table(case, measure(case, options.repeats, options.nvflare if case.sites < 50 else None)) for case in cases
-    )
+    text += "\n".join(table(case, measure(case, options.nvflare if case.rounds < 20 else None)) for case in cases)
     options.out.write_text(text)
     print(text)
 

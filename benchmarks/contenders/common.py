@@ -13,6 +13,7 @@ from torch import Tensor
 from polyclinic.components.toolbox.segmentation_loss import segmentation_loss
 from polyclinic.data.federation import Task
 from polyclinic.networks import SegmentationNetwork, build_network
+from polyclinic.networks.unet import UNet
 from polyclinic.recipe import UNetSettings
 
 TASK = Task(("background", "nucleus"), 3, 2)
@@ -37,6 +38,13 @@ class Work:
         """Images ``(count, channel, row, column)`` in float32 and labels ``(count, row, column)``."""
         arrays = np.load(self.folder / f"{site}.npz")
         return torch.from_numpy(arrays["images"]).float() / 255, torch.from_numpy(arrays["labels"]).long()
+
+
+class Unet16(UNet):
+    """The same network without arguments, for frameworks that build it by its name."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 2, 2, UNetSettings(name="unet", width=16, depth=4))
 
 
 def train(network: SegmentationNetwork, images: Tensor, labels: Tensor, batch_size: int, seed: int) -> None:

@@ -29,16 +29,16 @@ def client(work_file: str) -> None:
 
 
 def main(work_file: str) -> None:
-    from common import Work
+    from common import Unet16, Work
     from nvflare.app_opt.pt.job_config.fed_avg import FedAvgJob
     from nvflare.job_config.script_runner import ScriptRunner
 
     work = Work(work_file)
-    job = FedAvgJob(work.network(), n_clients=len(work.sites), num_rounds=work.rounds, name="fedavg")
+    job = FedAvgJob(Unet16(), n_clients=len(work.sites), num_rounds=work.rounds, name="fedavg")
     for number in range(len(work.sites)):
         job.to(ScriptRunner(script=str(HERE), script_args=f"{work_file} client"), f"site-{number + 1}")
     with tempfile.TemporaryDirectory() as workspace:
-        job.simulator_run(workspace, n_clients=len(work.sites), threads=2)
+        job.simulator_run(workspace, threads=2)
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ class Evicted:
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         return self._counted(self.images.batch(indices))
 
-    def patches(self, indices: Tensor, size: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        return self._counted(self.images.patches(indices, size, generator))
+    def patches(self, *arguments: Any, **named: Any) -> tuple[Tensor, Tensor]:
+        return self._counted(self.images.patches(*arguments, **named))
 
     def will_need(self, *arguments: Any) -> None:
         self.images.will_need(*arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -101,6 +101,15 @@ def test_the_suffix_and_the_code_of_a_plugin_matter(tmp_path: Path, monkeypatch:
         register_format(Format((".xyz",), lambda _: Header((), 1, None), read))
         found.append(keys(replace(item, images=(tmp_path / "a" / "x.xyz",))).images)
     assert len(set(found)) == 3
+
+
+def test_whoever_adds_to_an_image_or_a_task_must_think_of_the_key() -> None:
+    """Put a new field into the key, or say here that it changes no tensor."""
+    in_the_key = {"images", "label", "labelled_slices", "places", "label_values"}
+    assert {field.name for field in fields(Item)} == in_the_key | {"site", "name", "case", "split"}
+    in_the_key = {"classes", "channels", "spatial_dims", "neighbours", "spacing"}
+    # Without zero_fill a missing channel is an error, and with it the places of the others are in the key.
+    assert {field.name for field in fields(Task)} == in_the_key | {"modality", "regions", "zero_fill"}
 
 
 def test_only_named_files_are_read(tmp_path: Path) -> None:

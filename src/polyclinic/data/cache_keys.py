@@ -22,8 +22,10 @@ from polyclinic.data.label_values import LabelValues
 from polyclinic.recipe import DataSettings
 
 CACHE_FORMAT = 3  # raise it when the same files and settings would give other tensors
-_SETTINGS_THAT_MATTER = {
-    "crop", "size", "fit", "orientation", "spacing", "intensity", "percentiles", "nonzero", "slice_axis", "neighbours",
+# Not those that matter: a new setting changes the key until somebody says that it changes no tensor.
+_SETTINGS_THAT_DO_NOT_MATTER = {
+    "sites", "labelled", "patch", "foreground", "split", "split_from", "case_pattern", "memory_limit_mb", "cache",
+    "cache_limit_mb",
 }  # fmt: skip
 _LIBRARIES_THAT_MATTER = ("torch", "monai", "numpy", "scipy", "pillow", "nibabel", "itk-io")
 
@@ -48,7 +50,7 @@ def cache_keys(
         "format": CACHE_FORMAT,
         "libraries": _library_versions(),
         "task": [task.channels, task.spatial_dims, task.neighbours, task.spacing, federation.volumes_as_slices],
-        "settings": settings.model_dump(mode="json", include=_SETTINGS_THAT_MATTER),
+        "settings": settings.model_dump(mode="json", exclude=_SETTINGS_THAT_DO_NOT_MATTER),
     }
     images = [[*(_identity(path, hashes) for path in item.images), *item.places] for item in items]
     labels = [

@@ -144,6 +144,16 @@ def test_a_round_can_be_taken_back_where_sites_are_two_rounds_ahead_of_what_is_r
     assert_same(final_tensors(poisoned), final_tensors(honest))
 
 
+def test_a_training_stops_again_at_a_round_that_is_repeated(tmp_path: Path) -> None:
+    """What was found out about the model of a round is not true of the one that takes its place."""
+    poisoned = server_of(Poisoned, tmp_path, 1)
+    seen = []
+    while not poisoned.done:
+        poisoned.fit(stops=(2,))
+        seen.append((poisoned.state.round, len(poisoned.state.returns)))
+    assert seen == [(2, 0), (2, 1), (4, 1)]
+
+
 def test_a_site_that_poisons_every_round_is_left_out_for_good(tmp_path: Path) -> None:
     server = server_of(Poisoned, tmp_path, 0, 1, 2, 3, 4, total=5, method="fedavg", keeper=(keeper := Keeper()))
     server.fit()

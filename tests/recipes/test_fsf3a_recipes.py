@@ -20,7 +20,7 @@ from support import Keeper, tiny_recipe, tiny_server
 
 TINY = [
     "data.size=[8,8,8]", "network.width=2", "network.depth=2", "training.rounds=1", "training.local_epochs=2",
-    "training.batch_size=2", "data.split=[0.5,0.0,0.5]",
+    "training.batch_size=2", "data.split=[0.5,0.0,0.5]", "evaluation.rounds=[1]",
 ]  # fmt: skip
 SITES = ("upenn-gbm", "ucsf-pdgm", "msd")
 
@@ -28,7 +28,8 @@ SITES = ("upenn-gbm", "ucsf-pdgm", "msd")
 def write_folder(folder: Path) -> Path:
     """Two sites in nnU-Net's layout and one in the Decathlon's, with two patients each."""
     folder.mkdir()
-    (folder / "federation.toml").write_text('classes = ["background", "tumour"]\nspatial_dims = 3\n')
+    described = 'spatial_dims = 3\nmissing_channels = "zeros"\n[labels]\ntumour = "nonzero"\n'
+    (folder / "federation.toml").write_text(described)
     for site in SITES:
         for kind in ("imagesTr", "labelsTr"):
             (folder / site / kind).mkdir(parents=True)
@@ -39,11 +40,13 @@ def write_folder(folder: Path) -> Path:
             images = {f"{name}_{channel:04d}": drawing.image[..., channel] for channel in range(4)}
             for stem, array in ({name: drawing.image} if site == "msd" else images).items():
                 nibabel.save(nibabel.Nifti1Image(array, affine), folder / site / "imagesTr" / f"{stem}.nii.gz")
-            nibabel.save(nibabel.Nifti1Image(drawing.mask, affine), folder / site / "labelsTr" / f"{name}.nii.gz")
+            mask = drawing.mask * (3 if site == "msd" else 4)
+            nibabel.save(nibabel.Nifti1Image(mask, affine), folder / site / "labelsTr" / f"{name}.nii.gz")
         if site == "msd":
             listed = [{"image": f"./imagesTr/{n}.nii.gz", "label": f"./labelsTr/{n}.nii.gz"} for n in names]
-            dataset = {"labels": {"0": "background", "1": "tumour"}, "training": listed}
-            (folder / site / "dataset.json").write_text(json.dumps(dataset))
+            labels = {"0": "background", "1": "edema", "2": "non-enhancing tumor", "3": "enhancing tumour"}
+            (folder / site / "dataset.json").write_text(json.dumps({"labels": labels, "training": listed}))
+    (folder / "ucsf-pdgm/imagesTr/BRATS_002_0001.nii.gz").unlink()
     return folder
 
 
@@ -52,7 +55,10 @@ def test_the_full_recipe_runs_on_a_folder_as_it_describes_it(tmp_path: Path) -> 
     result = polyclinic.run("fsf3a", out=tmp_path / "run", overrides=[f"federation={folder}", *TINY])
     assert sorted(result.summary["sites"]) == sorted(SITES)
     with (tmp_path / "run/cases.csv").open() as file:
-        assert {row["class"] for row in csv.DictReader(file)} == {"tumour"}
+        rows = list(csv.DictReader(file))
+    assert {row["class"] for row in rows} == {"tumour"}
+    assert {row["part"] for row in rows} == {"repeat-1", "repeat-2", "repeat-3"}
+    assert list(result.summary["at_rounds"]) == ["1"]
 
 
 def test_the_small_recipe_runs_on_its_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +94,8 @@ def test_settings_of_the_paper() -> None:
     assert (training.rounds, training.local_epochs, training.batch_size) == (120, 20, 8)
     assert (training.optimizer, training.lr, training.betas) == ("adam", 1e-5, (0.9, 0.999))
     assert (recipe.network.width, recipe.network.depth) == (16, 4)
+    assert (recipe.protocol.kind, recipe.protocol.repeats) == ("repeated-splits", 3)
+    assert recipe.evaluation.rounds == (40, 80, 120)
     assert recipe.evaluation.metrics[:4] == ("dice", "iou", "precision", "sensitivity")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -88,11 +88,16 @@ class Server:
         self.aggregator = next(component for component in self.components if component.aggregates)
         self.screening = [c for c in self.components if type(c).screen is not Component.screen]
 
-    def fit(self) -> None:
-        """All rounds that are still to do; the checkpoint of one is written while sites train in the next."""
+    def fit(self, stops: Collection[int] = ()) -> None:
+        """All rounds that are still to do, or until so many are done in all as one of ``stops`` says.
+
+        The checkpoint of a round is written while sites train in the next.
+        """
         with self._written():
             while not self.done:
                 self._repeat_until_good()
+                if self.state.round in stops:
+                    return
 
     @property
     def done(self) -> bool:

@@ -37,15 +37,15 @@ class Execution(ABC):
         """All rounds that are still to do; gives back the server that did the last one."""
         self.test_round(server, part)
         while not server.done:
-            server.round()
+            server.fit(stops=server.workspace.recipe.evaluation.rounds)
             self.test_round(server, part)
         return server
 
     def test_round(self, server: Server, part: ProtocolPart) -> None:
         """Score the test images if ``evaluation.rounds`` has the newest round.
 
-        Called after every round and before the first one that is still to do: a kill between the checkpoint of a round
-        and its test loses nothing.
+        Called after each of them and before the first round that is still to do: a kill between the checkpoint of a
+        round and its test loses nothing.
         """
         number, returns = server.state.round, server.state.returns
         test = PartTest(self.folder.part(part.name), number)

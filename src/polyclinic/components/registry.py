@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.core.once import once
 
 if TYPE_CHECKING:
     from polyclinic.components.base import Component
@@ -25,7 +25,7 @@ def component(cls: _Class) -> _Class:
     return cls
 
 
-@cache
+@once
 def _import_all() -> None:
     """Import every module below ``polyclinic.components``, so that a new file needs no list to be put on."""
     import polyclinic.components as package

@@ -10,11 +10,11 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.core.once import once
 from polyclinic.federation.engine import Engine
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.site import Site
@@ -75,7 +75,7 @@ def _add(entry: EngineEntry) -> None:
     ENGINES[entry.name] = entry
 
 
-@cache
+@once
 def _import_all() -> None:
     """Import every module of this folder, so that a new file needs no list to be put on."""
     import polyclinic.engines as package

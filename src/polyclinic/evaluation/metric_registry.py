@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from math import nan
 from typing import Literal
 
 from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.core.once import once
 from polyclinic.evaluation.mask_pair import MaskPair
 from polyclinic.recipe import EvaluationSettings
 
@@ -76,7 +76,7 @@ def metric(name: str, *, unit: Unit, better: Better) -> Callable[[Measure], Meas
     return register
 
 
-@cache
+@once
 def _import_builtin() -> None:
     import polyclinic.evaluation.builtin_metrics  # noqa: F401 (registers them)
 

@@ -9,13 +9,13 @@ import sys
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from polyclinic.components.base import Component, Context
 from polyclinic.components.registry import components, find_component
 from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.core.once import once
 from polyclinic.core.wording import first_finding
 
 
@@ -85,7 +85,7 @@ def with_parts(method: Method, parts: Iterable[Part]) -> Method:
     return replace(method, parts=(aggregating[-1] if aggregating else _DEFAULT_AGGREGATOR, *kept))
 
 
-@cache
+@once
 def _import_all() -> None:
     import polyclinic.methods as package
 

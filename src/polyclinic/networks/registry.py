@@ -9,12 +9,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
-from functools import cache
 from typing import Any, TypeVar
 
 import torch
 
 from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.core.once import once
 from polyclinic.core.seeds import seed_for
 from polyclinic.data.federation import Task
 from polyclinic.networks.base import SegmentationNetwork
@@ -40,7 +40,7 @@ def network(name: str, settings: type[NetworkSettings]) -> Callable[[_Build], _B
     return register
 
 
-@cache
+@once
 def _import_all() -> None:
     """Import every module of this folder, so that a new file needs no list to be put on."""
     import polyclinic.networks as package

@@ -298,7 +298,7 @@ def test_few_labels_kill_and_resume_equals_uninterrupted(method: str, tmp_path: 
         return (what, number, site) == ("site", 1, "south")
 
     with pytest.raises(Interrupted):
-        mixed_server(tmp_path / "run", meant_to_be_longer(method), observer=Killer(when)).fit()
+        mixed_server(tmp_path / "run", meant_to_be_longer(method, 2), observer=Killer(when)).fit()
     resumed = mixed_server(tmp_path / "run", tiny_recipe(method))
     assert resumed.state.round == 1
     resumed.fit()

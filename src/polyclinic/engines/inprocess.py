@@ -21,7 +21,7 @@ _Answer = TypeVar("_Answer")
 
 @engine("inprocess", "sites one after another in this process")
 class InProcess(Engine):
-    """The default engine. Training is lazy: a site starts when the server asks for the next update."""
+    """One network, one site at a time. Training is lazy: a site starts when the server asks for the next update."""
 
     partial: ClassVar[bool] = False
 

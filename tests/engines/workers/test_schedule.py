@@ -20,11 +20,12 @@ def test_a_measured_site_counts_as_measured_and_the_others_at_its_pace() -> None
     assert expected.of(["a", "b", "c"]) == {"a": 5.0, "b": 20.0, "c": 0.5}
 
 
-def test_the_longest_site_goes_first_unless_the_worker_knows_one_that_is_nearly_as_long() -> None:
-    expected = {"a": 10.0, "b": 9.0, "c": 7.0}
-    assert next_site(["a", "b", "c"], expected, frozenset()) == "a"
-    assert next_site(["a", "b", "c"], expected, frozenset("bc")) == "b"
-    assert next_site(["a", "b", "c"], expected, frozenset("c")) == "a"
+def test_of_the_longest_sites_one_that_the_worker_knows_goes_first_and_else_the_earliest() -> None:
+    expected = {"a": 6.0, "b": 9.0, "c": 10.0, "d": 9.5}
+    assert next_site(["a", "b", "c", "d"], expected, frozenset()) == "b"
+    assert next_site(["a", "b", "c", "d"], expected, frozenset("dc")) == "c"
+    assert next_site(["a", "b", "c", "d"], expected, frozenset("a")) == "b", "much shorter: it waits"
+    assert next_site(["a"], expected, frozenset()) == "a"
 
 
 @given(st.integers(1, 64), st.integers(1, 2000), st.integers(0, 10**9), st.integers(0, 2**31))

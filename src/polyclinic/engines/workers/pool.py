@@ -20,7 +20,7 @@ from polyclinic.exchange.messages import Message, from_tensors
 
 StartWorker = Callable[[Sequence[WorkerProcess]], WorkerProcess]
 """Starts a worker beside those that there are."""
-_WAITING_ANSWERS = 2**30  # bytes of shared memory for answers that the server has not taken yet
+_WAITING_ANSWERS = 2**27  # bytes of shared memory for answers that the server has not taken yet
 _ATTEMPTS = 3  # workers that may end at one site before the run does
 
 

@@ -1,10 +1,10 @@
-"""Which site a free worker takes next: the one that is expected to take longest, so that all end together."""
+"""Which site a free worker takes next: one of those that are expected to take longest, so that all end together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-_MUCH_SHORTER = 0.8  # of the longest: a worker takes a site that it knows only if it is not shorter than this share
+_MUCH_SHORTER = 0.8  # of the longest; sites above this share take about as long
 
 
 class Expected:
@@ -28,14 +28,17 @@ class Expected:
 
 
 def next_site(waiting: Sequence[str], expected: Mapping[str, float], known: frozenset[str]) -> str:
-    """The site for a worker that is free: the longest, or nearly as long a one whose memory the worker holds.
+    """The site for a worker that is free, of those that wait, in the order in which the server takes answers.
 
-    >>> next_site(["a", "b", "c"], {"a": 1.0, "b": 3.0, "c": 2.9}, frozenset("c"))
-    'c'
+    Among the sites that take about as long as the longest, one whose memory the worker holds, and the earliest: an
+    answer that comes before its turn takes memory until then.
+
+    >>> next_site(["a", "b", "c"], {"a": 1.0, "b": 2.9, "c": 3.0}, frozenset())
+    'b'
     """
-    longest = max(waiting, key=lambda site: expected[site])
-    familiar = [s for s in waiting if s in known and expected[s] >= _MUCH_SHORTER * expected[longest]]
-    return max(familiar, key=lambda site: expected[site]) if familiar else longest
+    longest = max(expected[site] for site in waiting)
+    long = [site for site in waiting if expected[site] >= _MUCH_SHORTER * longest]
+    return next((site for site in long if site in known), long[0])
 
 
 def window_size(workers: int, sites: int, message_bytes: int, memory: int) -> int:

@@ -122,7 +122,8 @@ end with the same weights, bit for bit (asserted).
 ## Sites
 
 Sites of 4 images, every site in every round, in a fresh process for each line. Memory is the peak of the process that
-holds the server, with the images of all sites (4 images of 64x64 are 0.2 MB a site).
+holds the server, with the images of all sites (4 images of 64x64 are 0.2 MB a site). Each site's state is 16 MB; a
+process keeps 128 MB of them in memory, so with many sites they are read from the disk again, by both engines.
 
 | sites | engine | seconds a site | peak memory (MiB) |
 |---:|---|---:|---:|

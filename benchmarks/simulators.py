@@ -3,7 +3,7 @@
 The measure is the two-core limit: half of what a bare loop with one thread takes for its steps alone. A contender's
 share of it is the limit over its whole time, from the start of its process to its end. All take turns.
 
-    python benchmarks/simulators.py              # writes benchmarks/simulators.md; about 20 minutes
+    python benchmarks/simulators.py              # writes benchmarks/simulators.md; about 40 minutes
     python benchmarks/simulators.py --nvflare /path/to/python-with-nvflare
 """
 
@@ -44,6 +44,12 @@ class Case:
     @property
     def title(self) -> str:
         return f"{self.sites} sites x {self.images} images, {self.rounds} rounds"
+
+
+def case_of(text: str) -> Case:
+    """Sites x images x rounds x turns, such as 6x48x5x3."""
+    sites, images, rounds, turns = map(int, text.split("x"))
+    return Case(sites, images, rounds, turns=turns)
 
 
 def write_case(case: Case, folder: Path) -> Path:
@@ -130,7 +136,7 @@ def measure(case: Case, nvflare: str | None) -> dict[str, list[float]]:
         names = ["bare", "polyclinic", "flower", *(["nvflare_simulator"] if nvflare else [])]
         times: dict[str, list[float]] = {name: [] for name in names}
         for number in range(case.turns):
-            for name in names if number == 0 else names[:3]:
+            for name in names if number == 0 else names[:3]:  # NVFlare's takes minutes: once is enough
                 times[name].append(getattr(contenders, name)())
                 print(f"{case.title}, turn {number + 1}: {name} {times[name][-1]:.1f} s", flush=True)
         shutil.rmtree(scratch, ignore_errors=True)
@@ -163,14 +169,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--nvflare", help="a Python that has nvflare, torch and polyclinic's dependencies")
     parser.add_argument("--out", type=Path, default=HERE / "simulators.md")
-    parser.add_argument("--small", action="store_true", help="one tiny case, to try the script")
+    parser.add_argument("--cases", nargs="+", default=["6x48x5x3", "6x48x20x3", "100x4x20x1"], help=case_of.__doc__)
     options = parser.parse_args()
-    cases = [Case(6, 48, 5, turns=3), Case(6, 48, 20), Case(100, 4, 20)]
-    if options.small:
-        cases = [Case(3, 12, 1)]
+    cases = [case_of(text) for text in options.cases]
     text = f"""# End to end beside other simulators
 
-Made by `python benchmarks/simulators.py`{" with NVFlare 2.9.0" if options.nvflare else ""}.
+Made by `python benchmarks/simulators.py --cases {" ".join(options.cases)}`{" with NVFlare" if options.nvflare else ""}.
 {described("flwr", "ray")} FedAvg, U-Net of width 16 and depth 4, RGB
 images of 64x64, batch 6, a new Adam each round, one local epoch. Contenders take turns; medians where there are several
 turns. polyclinic starts without any cache, reads PNG files, checks and records every update and writes a checkpoint

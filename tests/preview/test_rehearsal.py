@@ -73,3 +73,14 @@ def test_noise_knows_its_labels_without_a_look(labelled: bool | None) -> None:
 def test_a_refusal_stops_the_rehearsal_with_a_sentence() -> None:
     with pytest.raises(PolyclinicError, match=r"^moon: cost unknown, north failed: no; mend that or leave the method"):
         StrictObserver("moon").on_refusal(0, "north", "failed: no", "trace")
+
+
+def test_gradients_inside_of_a_loss_are_counted() -> None:
+    """As FedMix has them: the counter's notes on modules would stop here."""
+    layer = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 3))
+    images = torch.rand(1, 1, 5, 5, requires_grad=True)
+    with flop_counter() as counter:
+        loss = layer(images).square().sum()
+        (slope,) = torch.autograd.grad(loss, images, create_graph=True)
+        (loss + slope.sum()).backward()
+    assert counter.get_total_flops() > 3 * 2 * 9 * 9, "a pass forward, one back to the images, and the way back of both"

@@ -125,7 +125,19 @@ def flop_counter() -> FlopCounterMode:
 
     operation = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     gradient = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-    return FlopCounterMode(display=False, custom_mapping={operation: forward, gradient: backward})
+    counter = FlopCounterMode(display=False, custom_mapping={operation: forward, gradient: backward})
+    counter.mod_tracker = _NoModules()  # type: ignore[assignment]
+    return counter
+
+
+class _NoModules:
+    """In the place of the counter's notes on modules, whose hooks do not stand gradients inside of a loss (FedMix)."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 def forward_flops(network: SegmentationNetwork, size: tuple[int, ...]) -> int:

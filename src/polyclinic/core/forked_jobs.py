@@ -151,7 +151,7 @@ def _serve(job: Job, parent: int, jobs: int, answers: int) -> NoReturn:
 def _answer(job: Job, number: int, answers: int) -> None:
     try:
         done, answer = True, job(number)
-    except Exception:
+    except Exception:  # not lost: the parent does the job again itself, and raises what comes of it
         done, answer = False, None
     data = json.dumps([number, done, answer]).encode() + b"\n"
     while data:

@@ -113,7 +113,7 @@ class WorkerPool:
     ) -> None:  # fmt: skip
         """Give each free worker a site; while many wait, also the next one, to have it at hand."""
         while True:
-            positions = {site: position for position, site in waiting.items() if position < limit}
+            positions = {site: position for position, site in sorted(waiting.items()) if position < limit}
             worker = min(self.workers, key=lambda worker: len(self._tasks[worker]))
             if not positions or len(self._tasks[worker]) >= (2 if len(positions) > self.count else 1):
                 return

@@ -104,7 +104,7 @@ KILLED = """
 import os, sys, time
 from polyclinic.core.forked_jobs import run_jobs
 def job(number):
-    print(os.getpid(), flush=True)
+    os.write(1, f"{os.getpid()}\\n".encode())  # at once, so that two processes do not write into one line
     time.sleep(600)
 run_jobs(job, 4, 2)
 """

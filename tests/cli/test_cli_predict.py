@@ -37,7 +37,7 @@ def test_the_model_can_be_chosen(finished: Finished, tiny_federation: Path, tmp_
     masks = {}
     for model in ("best", "last"):
         assert call("predict", run, tiny_federation / "north", "-o", tmp_path / model, "--model", model).code == 0
-        masks[model] = [path.read_bytes() for path in sorted((tmp_path / model).iterdir())]
+        masks[model] = [path.read_bytes() for path in sorted((tmp_path / model).glob("*.png"))]
     assert masks["best"] != masks["last"]
 
 
@@ -57,7 +57,7 @@ def test_an_unfinished_training_is_warned_of(tiny_recipe_file: Path, tiny_federa
         "go on with --resume for the final model.\n"
     )
     polyclinic.run(tiny_recipe_file, out=out, resume=True)
-    assert call("predict", out, images, "-o", tmp_path / "masks").err == ""
+    assert call("predict", out, images, "-o", tmp_path / "masks", "--overwrite").err == ""
 
 
 def test_wrong_calls_get_a_sentence(finished: Finished, tiny_federation: Path, tmp_path: Path) -> None:

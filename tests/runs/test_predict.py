@@ -112,7 +112,7 @@ def dice_in_record(run: Path, site: str, **only: str) -> dict[str, float]:
 
 def dice_of_masks(masks: Path, labels: Path) -> dict[str, float]:
     found = {}
-    for path in sorted(masks.iterdir()):
+    for path in sorted(masks.glob("*.png")):
         mask, truth = (np.asarray(Image.open(p)) == 1 for p in (path, labels / path.name))
         total = mask.sum() + truth.sum()
         found[path.stem] = 2 * float((mask & truth).sum()) / total if total else 1.0
@@ -159,7 +159,7 @@ def test_sites_have_models_of_their_own(finished: Finished, tiny_federation: Pat
     run = finished("local", "network.depth=1")
     for site in ("north", "south"):
         predict(run, tiny_federation / "north", tmp_path / site, site=site)
-    one, other = (b"".join(p.read_bytes() for p in sorted((tmp_path / s).iterdir())) for s in ("north", "south"))
+    one, other = (b"".join(p.read_bytes() for p in sorted((tmp_path / s).glob("*.png"))) for s in ("north", "south"))
     assert one != other
     with pytest.raises(
         PolyclinicError, match="local gives every site a model of its own; choose one with --site: north"
@@ -197,7 +197,8 @@ def test_a_run_without_a_model_says_so(tiny_recipe_file: Path, tiny_federation: 
         predict(run, tiny_federation / "north", tmp_path / "out")
 
 
-def test_progress_names_the_file_at_work(finished: Finished, tiny_federation: Path, tmp_path: Path) -> None:
-    told: list[tuple[int, int, str]] = []
-    predict(finished(), tiny_federation / "south", tmp_path, progress=lambda *what: told.append(what))
-    assert told == [(number, 4, f"case{number}") for number in range(4)]
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_progress_counts_images(jobs: int, finished: Finished, tiny_federation: Path, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    predict(finished(), tiny_federation / "south", tmp_path, jobs=jobs, progress=lambda *what: told.append(what))
+    assert told == [(number, 4) for number in range(5)]

@@ -21,7 +21,7 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.formats.dicom import SliceList
 
 _MAGIC, _MAGIC_AT = b"DICM", 128
-_UID = re.compile(r"[0-9.]{1,64}")
+_UID = re.compile(r"(?=.{1,64}$)[0-9]+(\.[0-9]+)*")
 _SAME = 1e-3  # orientations and spacings within a series differ by rounding
 _UNEVEN = 0.1  # share of a step by which slices may lie elsewhere than evenly spaced ones would
 _PIXELS = b"\xe0\x7f\x10\x00"  # the tag of an image, as all but a few ancient files store it

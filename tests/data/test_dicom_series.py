@@ -127,7 +127,9 @@ def test_what_is_no_stack_of_slices_gets_a_sentence_and_does_not_stop_others(
 
 
 def test_localizers_screenshots_and_reports_are_left_out_with_a_line(tmp_path: Path) -> None:
-    write_series(tmp_path / "scout", VOLUME[..., :1], STRAIGHT, number=1, ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"])
+    write_series(
+        tmp_path / "scout", VOLUME[..., :1], STRAIGHT, number=1, ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"]
+    )
     save(slice_dataset(np.zeros((5, 6)), series_uid(2)), tmp_path / "screenshot")
     save(slice_dataset(np.zeros((2, 5, 6)), series_uid(3), Modality="SEG"), tmp_path / "seg")
     report = slice_dataset(np.zeros((5, 6)), series_uid(4))

@@ -15,12 +15,12 @@ from PIL import Image, ImageSequence
 from torch import nn
 
 import polyclinic
+from dicom_support import series_uid, write_series
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.tensor_files import load_tensors, save_tensors
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.predict import load_model, make_masks, predict
-from dicom_support import series_uid, write_series
 from support import write_tiny_federation, write_tiny_recipe, write_volumes
 
 Finished = Callable[..., Path]

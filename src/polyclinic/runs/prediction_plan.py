@@ -134,6 +134,6 @@ def require_same_model(out: Path, model: dict[str, str]) -> None:
     if not isinstance(before, dict) or before.get("weights") != model["weights"]:
         other = before.get("run") if isinstance(before, dict) else None
         raise PolyclinicError(
-            f"{out}: its masks were made with another model ({other}), and --skip-existing would mix them with those of "
-            "this one; give --overwrite or another --out."
+            f"{out}: its masks were made with another model ({other}), and --skip-existing would mix them with those "
+            "of this one; give --overwrite or another --out."
         )

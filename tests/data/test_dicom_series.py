@@ -78,6 +78,15 @@ def test_a_single_slice_is_a_volume_as_deep_as_it_is_thick(tmp_path: Path) -> No
     assert np.linalg.norm(series.affine[:3, 2]) == pytest.approx(4)
 
 
+def test_a_slice_that_may_be_missing_at_an_end_gets_a_line(tmp_path: Path) -> None:
+    files = write_series(tmp_path, VOLUME, STRAIGHT)
+    files[0].unlink()
+    found = find_series(tmp_path)
+    assert found.usable[series_uid()].shape == (6, 5, 3)
+    (line,) = found.notices
+    assert "has 3 slices with numbers from 2 to 4, so some may be missing; it is used as it is" in line
+
+
 def several_at_one_place(folder: Path) -> None:
     write_series(folder / "a", VOLUME, STRAIGHT)
     write_series(folder / "b", VOLUME, STRAIGHT)

@@ -30,7 +30,7 @@ _LARGEST_LIST = 3  # names in a sentence
 _TAGS = {
     "series": "0020|000e", "instance": "0008|0018", "image_type": "0008|0008", "position": "0020|0032",
     "orientation": "0020|0037", "spacing": "0028|0030", "thickness": "0018|0050", "frames": "0028|0008",
-    "samples": "0028|0002", "modality": "0008|0060",
+    "samples": "0028|0002", "modality": "0008|0060", "number": "0020|0013",
 }  # fmt: skip
 
 
@@ -106,7 +106,18 @@ def find_series(folder: Path) -> FoundSeries:
             found.usable[uid] = _stacked(uid, slices)
         except PolyclinicError as error:
             found.problems[uid] = str(error)
+            continue
+        if doubt := _doubt(slices):
+            found.notices.append(f"{slices[0].file.parent}: the DICOM series {uid} {doubt}; it is used as it is.")
     return found
+
+
+def _doubt(slices: Sequence[_Slice]) -> str:
+    """A hint that slices are missing at an end, where their places cannot tell; some scanners count otherwise."""
+    numbers = {int(one.tags["number"]) for one in slices if one.tags["number"].isdecimal()}
+    if not numbers or (min(numbers) <= 1 and max(numbers) <= len(slices)):
+        return ""
+    return f"has {len(slices)} slices with numbers from {min(numbers)} to {max(numbers)}, so some may be missing"
 
 
 def _beside_the_point(slices: Sequence[_Slice]) -> str:

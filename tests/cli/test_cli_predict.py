@@ -139,6 +139,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(
 
     def interrupted(workspace: Any, federation: Any, wanted: Any) -> Any:
         if wanted.item.name == "case2":
+            (out / ".case2.png.12345.part").write_bytes(b"half a mask")  # as a killed process leaves it
             raise KeyboardInterrupt
         return real(workspace, federation, wanted)
 
@@ -148,7 +149,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(
         patched.setattr(prediction_processes, "carry_out", interrupted)
         done = call(*arguments, "--overwrite")
     assert done.code == 130
-    assert sorted(path.name for path in out.glob("*.png")) == ["case0.png", "case1.png"]
+    assert sorted(path.name for path in out.iterdir()) == [".predicted-by.json", "case0.png", "case1.png"]
     again = shlex.join(["polyclinic", *map(str, arguments), "--skip-existing"])
     assert done.err == f"Interrupted. The masks in {out} are whole; go on with:\n  {again}\n"
     done = call(*shlex.split(again)[1:])

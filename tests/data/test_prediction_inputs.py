@@ -85,6 +85,8 @@ def test_a_folder_of_dicom_series_gives_an_image_a_series(tmp_path: Path) -> Non
     assert [image.images for image in found.images] == [
         (scratch / f"{image.name}.dicom.json",) for image in found.images
     ]
+    with pytest.raises(PolyclinicError, match="holds DICOM series of one channel each, but the task has 4; convert"):
+        find_inputs(tmp_path / "d", scratch, channels=4)
     with pytest.raises(PolyclinicError, match="is one file of a DICOM series; give the folder"):
         find_inputs(files[0], scratch)
     write_series(tmp_path / "e", volume[..., :1], affine, ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"])

@@ -15,6 +15,7 @@ from polyclinic.runs.prediction_plan import (
     image_item,
     plan_files,
     record_model,
+    remove_parts,
     require_same_model,
 )
 
@@ -68,6 +69,14 @@ def test_a_folder_goes_on_with_the_weights_that_it_has(tmp_path: Path) -> None:
     (tmp_path / RECORD).write_text("[]")
     with pytest.raises(PolyclinicError, match="made with another model"):
         require_same_model(tmp_path, {"weights": "a"})
+
+
+def test_halves_of_wanted_files_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    remove_parts(tmp_path / "none", [])
+    for name in (".a.png.123.part", ".b.png.123.part", ".a.png.part", "a.png"):
+        (tmp_path / name).touch()
+    remove_parts(tmp_path, [Wanted(items("a.png")[0], tmp_path / "a.png", None)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".a.png.part", ".b.png.123.part", "a.png"]
 
 
 def test_an_outcome_knows_what_was_written_and_what_was_not(tmp_path: Path) -> None:

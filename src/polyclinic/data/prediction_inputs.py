@@ -29,6 +29,11 @@ def find_inputs(path: Path, scratch: Path, channels: int | None = None, zero_fil
     """
     if not path.is_dir() or _has_images(_images_folder(path)) or next(dicom_files(path), None) is None:
         return Inputs(list_images(path, channels, zero_fill))
+    if channels not in (None, 1):
+        raise PolyclinicError(
+            f"{path}: holds DICOM series of one channel each, but the task has {channels}; convert them to "
+            "name_0000.nii.gz, name_0001.nii.gz and so on (dcm2niix)."
+        )
     found = find_series(path)
     if not found.usable:
         reasons = " ".join([*found.problems.values(), *found.notices])

@@ -16,7 +16,15 @@ from polyclinic.data.prediction_inputs import find_inputs
 from polyclinic.federation.workspace import Workspace
 from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.folder import RunFolder
-from polyclinic.runs.prediction_plan import Outcome, Wanted, image_item, plan_files, record_model, require_same_model
+from polyclinic.runs.prediction_plan import (
+    Outcome,
+    Wanted,
+    image_item,
+    plan_files,
+    record_model,
+    remove_parts,
+    require_same_model,
+)
 from polyclinic.runs.prediction_processes import (
     Progress,
     choose_places,
@@ -107,7 +115,12 @@ def make_masks(
         if skip_existing:
             require_same_model(out, about)
         progress = _recording(out, about, progress)
-        for one, problem in zip(wanted, _carry_out(loaded, wanted, jobs, gpus, arguments, progress), strict=True):
+        try:
+            problems = _carry_out(loaded, wanted, jobs, gpus, arguments, progress)
+        except BaseException:  # the processes are gone, and what they were writing is not
+            remove_parts(out, wanted)
+            raise
+        for one, problem in zip(wanted, problems, strict=True):
             # The list of a series' files lies in a folder that nobody has ever seen.
             outcome.add(one, problem and problem.replace(scratch, str(images)))
     return outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from polyclinic.data.writers import mask_path, probabilities_path
 
 RECORD = ".predicted-by.json"
 """In a folder of masks: the model that made them. Hidden, so that the folder can serve as one of labels."""
+_PART = re.compile(r"\.(.+)\.\d+\.part")
 _NAMED = 3  # files in a sentence
 
 
@@ -118,6 +120,15 @@ def _names(paths: Iterable[Path]) -> str:
     names = [path.name for path in paths]
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {counted(more, 'other')}" if more > 0 else "")
+
+
+def remove_parts(out: Path, wanted: Sequence[Wanted]) -> None:
+    """Remove what processes that were killed have left of the wanted files (``core/files.py`` gives it its name)."""
+    names = {path.name for one in wanted for path in one.files}
+    for path in out.iterdir() if out.is_dir() else ():
+        part = _PART.fullmatch(path.name)
+        if part and part[1] in names:
+            path.unlink(missing_ok=True)
 
 
 def record_model(out: Path, model: dict[str, str]) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+from pydicom import dcmread
+from pydicom.uid import RLELossless
 
 from data_support import file_item
 from dicom_support import write_series
@@ -35,6 +37,14 @@ def test_each_slice_is_rescaled_by_its_own_numbers(listed: Path) -> None:
     header = read_header(listed)
     assert (header.shape, header.channels) == ((6, 5, 4), 1)
     assert header.spacing == pytest.approx((0.8, 0.7, 2.5))
+
+
+def test_compressed_slices_are_read(listed: Path) -> None:
+    for file in json.loads(listed.read_text())["files"]:
+        dataset = dcmread(file)
+        dataset.compress(RLELossless)
+        dataset.save_as(file)
+    np.testing.assert_array_equal(read_array(listed)[0], VOLUME)
 
 
 def test_a_mask_is_a_nifti_in_scanner_coordinates(listed: Path, tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def _screen() -> Iterator[Callable[[int, int], None]]:
         def show(done: int, total: int) -> None:
             nonlocal last
             bar.update(task, completed=done, total=total)
-            if not console.is_terminal and done and time.monotonic() - last > _BETWEEN_LINES:
+            if not console.is_terminal and 0 < done < total and time.monotonic() - last > _BETWEEN_LINES:
                 last = time.monotonic()
                 console.print(f"segmented {done} of {total} images", markup=False)
 

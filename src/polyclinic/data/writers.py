@@ -71,4 +71,5 @@ def write_probabilities(path: Path, array: npt.NDArray[np.float32], like: Item) 
             # An image of two axes has a third one of length 1 in a NIfTI, where the fourth can be the classes.
             axes = array if array.ndim == 4 else array[..., None]
             affine = read_header(like.images[0]).affine
-            temporary.write_bytes(nifti_bytes(np.moveaxis(axes, 0, -1), affine, ".nii.gz"))
+            # Digits of floats hardly shrink, however long one tries.
+            temporary.write_bytes(nifti_bytes(np.moveaxis(axes, 0, -1), affine, ".nii.gz", level=1))

@@ -52,8 +52,11 @@ def _write_nifti(path: Path, array: npt.NDArray[np.uint8], image: Path, suffix: 
     path.write_bytes(_packed(mask, suffix))
 
 
-def nifti_bytes(array: npt.NDArray[Any], affine: npt.NDArray[np.float64] | None, suffix: str) -> bytes:
-    """A NIfTI file of voxels ``(x, y, z, ...)`` that lie where the affine says, in scanner coordinates (RAS, mm)."""
+def nifti_bytes(array: npt.NDArray[Any], affine: npt.NDArray[np.float64] | None, suffix: str, level: int = 9) -> bytes:
+    """A NIfTI file of voxels ``(x, y, z, ...)`` that lie where the affine says, in scanner coordinates (RAS, mm).
+
+    ``level`` is that of the compression, from 1 (quick) to 9.
+    """
     import nibabel
 
     image = nibabel.Nifti1Image(array, np.eye(4) if affine is None else affine)
@@ -62,12 +65,12 @@ def nifti_bytes(array: npt.NDArray[Any], affine: npt.NDArray[np.float64] | None,
     steps = image.affine[:3, :3] / np.linalg.norm(image.affine[:3, :3], axis=0)
     # The other form is a turn without shear, so a tilted gantry has none.
     image.set_qform(image.affine, code=1 if np.allclose(steps.T @ steps, np.eye(3), atol=1e-4) else 0)
-    return _packed(image, suffix)
+    return _packed(image, suffix, level)
 
 
-def _packed(image: Any, suffix: str) -> bytes:
+def _packed(image: Any, suffix: str, level: int = 9) -> bytes:
     voxels: bytes = image.to_bytes()
-    return gzip.compress(voxels, mtime=0) if suffix == ".nii.gz" else voxels
+    return gzip.compress(voxels, level, mtime=0) if suffix == ".nii.gz" else voxels
 
 
 register_format(Format(SUFFIXES, _nifti_header, _nifti_array, _write_nifti))

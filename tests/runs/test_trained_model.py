@@ -20,6 +20,14 @@ def test_equal_weights_have_equal_fingerprints_and_others_do_not(finished: Calla
     assert fingerprint(one) != fingerprint(again)
 
 
+def test_a_folder_of_runs_is_told_from_a_run(finished: Callable[..., Path]) -> None:
+    parent = finished().parent
+    with pytest.raises(
+        PolyclinicError, match=f"has no recipe.toml.; give one of the runs in it, such as {finished()}."
+    ):
+        load_model(parent, site=None, part=None, model=None)
+
+
 def test_the_device_can_be_another_than_the_recipes(finished: Callable[..., Path]) -> None:
     workspace, _ = load_model(finished(), site=None, part=None, model="last", device="cpu")
     assert workspace.device.type == "cpu"

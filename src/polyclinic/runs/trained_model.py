@@ -33,7 +33,9 @@ def load_model(
     """The run's network with its weights, and what is needed to prepare images for it; ``device`` is the recipe's."""
     folder = RunFolder(run)
     if not folder.recipe_file.exists():
-        raise PolyclinicError(f"{run}: not a run folder (it has no recipe.toml); give the folder that `run` printed.")
+        inside = sorted(path.parent for path in run.glob("*/recipe.toml"))
+        advice = f"give one of the runs in it, such as {inside[0]}" if inside else "give the folder that `run` printed"
+        raise PolyclinicError(f"{run}: not a run folder (it has no recipe.toml); {advice}.")
     recipe = load_recipe(folder.recipe_file)
     if device is not None:
         recipe = with_changes(recipe, {"engine.device": device})

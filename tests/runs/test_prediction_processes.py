@@ -43,14 +43,34 @@ def wanted_of(images: Path, out: Path) -> list[Wanted]:
 def test_forked_processes_and_programs_give_the_masks_of_one_process(
     finished: Finished, tiny_federation: Path, tmp_path: Path
 ) -> None:
-    """With two threads a process cannot be forked, so programs of their own open the run, as on several GPUs."""
-    images = tiny_federation / "north"
-    for run, jobs in ((finished(), 3), (finished("fedavg", "engine.threads=2"), 2)):
-        one, many = tmp_path / f"one{jobs}", tmp_path / f"many{jobs}"
-        outcomes = [make_masks(run, images, out, jobs=count) for out, count in ((one, 1), (many, jobs))]
-        assert [list(outcome.masks) for outcome in outcomes] == [[f"case{number}" for number in range(5)]] * 2
-        assert masks(one) == masks(many)
-        assert len(masks(one)) == 5
+    images = tiny_federation / "north" / "images"
+    for jobs in (1, 3):
+        outcome = make_masks(finished(), images, tmp_path / f"jobs{jobs}", jobs=jobs)
+        assert list(outcome.masks) == [f"case{number}" for number in range(5)]
+    wanted = wanted_of(images, tmp_path / "program")
+    answers = segment_in_programs([f"--run={finished()}"], wanted, Places(1, forked=False), lambda *_: None)
+    assert answers == [None] * 5
+    assert masks(tmp_path / "jobs1") == masks(tmp_path / "jobs3") == masks(tmp_path / "program")
+    assert len(masks(tmp_path / "jobs1")) == 5
+
+
+def test_where_a_process_cannot_be_forked_programs_are_asked(
+    finished: Finished, tiny_federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two threads; the program of this test only says who it is and what it was asked."""
+    program = (
+        "import json, os, sys\n"
+        "for line in sys.stdin:\n"
+        "    request = json.loads(line)\n"
+        "    print(json.dumps(f\"{os.getpid()} {request['name']} {sys.argv[1:]}\"), flush=True)\n"
+    )
+    monkeypatch.setattr(prediction_processes, "PROGRAM", ("-c", program))
+    run = finished("fedavg", "engine.threads=2")
+    outcome = make_masks(run, tiny_federation / "north", tmp_path, model="last", jobs=2)
+    said = [answer.split(" ", 2) for answer in outcome.failed.values()]
+    assert [name for _, name, _ in said] == [f"case{number}" for number in range(5)]
+    assert {arguments for _, _, arguments in said} == {str([f"--run={run}", "--model=last"])}
+    assert str(os.getpid()) not in {pid for pid, _, _ in said}
 
 
 def test_a_program_that_dies_loses_its_image_alone(

@@ -1,4 +1,7 @@
-"""What ``import polyclinic`` offers: one run, a comparison, a study. The command line calls the same functions."""
+"""What ``import polyclinic`` offers: one run, a comparison, a study, masks of new images.
+
+The command line calls the same functions.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ from polyclinic.runs.grid import run_grid
 from polyclinic.runs.grid_failure import GridFailedError
 from polyclinic.runs.grid_plan import GridPlan, parse_seeds, plan_grid
 from polyclinic.runs.grid_progress import GridObserver
+from polyclinic.runs.predict import predict
 from polyclinic.runs.start_run import RunResult, run
 from polyclinic.runs.study import StudyPlan, plan_study, run_study
 
-__all__ = ["RunResult", "compare", "compare_grid", "compare_study", "run", "study"]
+__all__ = ["RunResult", "compare", "compare_grid", "compare_study", "predict", "run", "study"]
 
 
 def compare(

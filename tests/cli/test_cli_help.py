@@ -15,7 +15,7 @@ COMMANDS = {
     "run": ["RECIPE", "--method", "--set", "--out", "--resume", "--json"],
     "compare": ["RECIPE", "--methods", "--seeds", "--out", "--set", "--metric", "--jobs"],
     "study": ["RECIPE", "--vary", "--methods", "--seeds", "--out", "--set", "--metric", "--jobs"],
-    "predict": ["RUN", "IMAGES", "--out", "--site", "--part", "--model"],
+    "predict": ["RUN", "IMAGES", "--out", "--site", "--part", "--model", "--probabilities", "--overwrite", "--jobs"],
     "watch": ["RUN_OR_SERVER", "--ca", "--token-file", "--insecure", "--every", "--once", "--json"],
     "methods": ["--json"],
     "explain": ["METHOD", "--recipe", "--set", "--json"],

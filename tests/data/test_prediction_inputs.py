@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dicom_support import series_uid, write_series
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.data.prediction_inputs import list_images
+from polyclinic.data.prediction_inputs import find_inputs, list_images
 
 
 def picture(path: Path, channels: int = 1) -> Path:
@@ -70,6 +71,36 @@ def test_a_missing_channel_is_named(tmp_path: Path) -> None:
         picture(tmp_path / f"{name}.png")
     with pytest.raises(PolyclinicError, match=r"image 'b' has the channels 0000, but others have 0000 to 0001"):
         list_images(tmp_path, channels=2)
+
+
+def test_a_folder_of_dicom_series_gives_an_image_a_series(tmp_path: Path) -> None:
+    volume, affine = np.zeros((3, 4, 2)), np.diag([1.0, 1, 2, 1])
+    files = [
+        *write_series(tmp_path / "d" / "a", volume, affine, 1),
+        *write_series(tmp_path / "d" / "b", volume, affine, 2),
+    ]
+    scratch = tmp_path / "scratch"
+    found = find_inputs(tmp_path / "d", scratch, channels=1)
+    assert sorted(image.name for image in found.images) == sorted([series_uid(1), series_uid(2)])
+    assert [image.images for image in found.images] == [
+        (scratch / f"{image.name}.dicom.json",) for image in found.images
+    ]
+    with pytest.raises(PolyclinicError, match="holds DICOM series of one channel each, but the task has 4; convert"):
+        find_inputs(tmp_path / "d", scratch, channels=4)
+    with pytest.raises(PolyclinicError, match="is one file of a DICOM series; give the folder"):
+        find_inputs(files[0], scratch)
+    write_series(tmp_path / "e", volume[..., :1], affine, ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"])
+    with pytest.raises(PolyclinicError, match=r"e: holds no DICOM series that can be segmented\. .* is a localizer"):
+        find_inputs(tmp_path / "e", scratch)
+
+
+def test_other_folders_are_listed_as_they_were(tmp_path: Path) -> None:
+    path = picture(tmp_path / "site" / "images" / "a.png")
+    assert find_inputs(tmp_path / "site", tmp_path).images == list_images(tmp_path / "site")
+    assert find_inputs(path, tmp_path).images == list_images(path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PolyclinicError, match=r"empty: holds no images; give .* or DICOM series"):
+        find_inputs(tmp_path / "empty", tmp_path)
 
 
 @pytest.mark.parametrize(

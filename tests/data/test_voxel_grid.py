@@ -19,6 +19,7 @@ from nibabel.orientations import aff2axcodes
 from data_support import blobs, dice, federation_of, one_hot, picture_item, volume_item
 from polyclinic.data import preprocessing
 from polyclinic.data.preprocessing import geometry_of, prepare, to_file_grid
+from polyclinic.data.voxel_grid import probabilities_on_file_grid
 from polyclinic.recipe import DataSettings
 
 
@@ -102,6 +103,20 @@ def test_what_a_crop_cut_off_is_background(tmp_path: Path) -> None:
     back = to_file_grid(one_hot(prepared), prepared[0].geometry)
     assert back[4:8, 2:8].all()
     assert back.sum() == 24
+
+
+def test_probabilities_come_back_with_the_classes_and_certainty_outside_of_a_crop(tmp_path: Path) -> None:
+    item = picture_item(tmp_path, np.zeros((12, 10), np.uint8))
+    geometry = geometry_of(item, federation_of(2, item), DataSettings(size=(4, 6), fit="pad-crop"))
+    prediction = torch.rand(3, 4, 6, generator=torch.Generator().manual_seed(0)).softmax(0)
+    back = probabilities_on_file_grid(prediction, geometry)
+    assert (back.shape, back.dtype) == ((3, 12, 10), np.float32)
+    np.testing.assert_allclose(back[:, 4:8, 2:8], prediction, atol=1e-6)
+    np.testing.assert_array_equal(back.argmax(0), to_file_grid(prediction, geometry))
+    outside = np.ones((12, 10), bool)
+    outside[4:8, 2:8] = False
+    assert (back[0, outside] == 1).all()
+    assert (back[1:, outside] == 0).all()
 
 
 def test_a_cropped_and_resized_prediction_comes_back_to_its_place(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from polyclinic.federation.footprint import training_bytes
+from polyclinic.federation.footprint import inference_bytes, training_bytes
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.methods.registry import methods
 from support import tiny_recipe, tiny_task
@@ -33,6 +33,13 @@ def test_activations_are_counted_as_a_real_pass_keeps_them() -> None:
     first = training_bytes(workspace, (16, 16))
     second = training_bytes(build_workspace(large, tiny_task()), (16, 16))
     assert second - first == 2 * 2 * outputs, "four more images, the outputs of each and their gradients"
+
+
+def test_a_pass_without_gradients_needs_less_and_grows_with_the_batch() -> None:
+    workspace = build_workspace(tiny_recipe("fedavg"), tiny_task())
+    outputs = kept_outputs(workspace, torch.rand(2, 2, 16, 16))
+    assert inference_bytes(workspace, 4, (16, 16)) - inference_bytes(workspace, 2, (16, 16)) == outputs
+    assert inference_bytes(workspace, 2, (16, 16)) < training_bytes(workspace, (16, 16))
 
 
 def test_three_dimensions_and_inserted_modules_are_counted_and_the_network_stays_where_it_is() -> None:

@@ -25,6 +25,17 @@ Progress = Callable[[int, int], None]
 _AHEAD = 2  # jobs that a process has, so that it never waits for the next one
 
 
+class WorkerEndedError(PolyclinicError):
+    """A process ended by itself; ``how`` says by which signal or with which code."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        super().__init__(
+            f"a process that prepares data ended {how}, as it does where memory runs out; free some memory, or use "
+            "fewer cores (taskset)."
+        )
+
+
 @dataclass
 class _Worker:
     pid: int
@@ -112,10 +123,7 @@ def _read(worker: _Worker) -> list[tuple[int, bool, Any]]:
         worker.pid = 0
         code = os.waitstatus_to_exitcode(status)
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
-        raise PolyclinicError(
-            f"a process that prepares data ended {how}, as it does where memory runs out; free some memory, or use "
-            "fewer cores (taskset)."
-        ) from None
+        raise WorkerEndedError(how) from None
 
 
 def _start(job: Job, others: list[_Worker]) -> _Worker:

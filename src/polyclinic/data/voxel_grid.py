@@ -224,20 +224,41 @@ def to_file_grid(prediction: Tensor, geometry: Geometry) -> npt.NDArray[np.uint8
     ``(slice, class, *plane)`` for a volume that was cut into slices. It is interpolated linearly, then the largest
     class wins; voxels that a crop had cut off are background.
     """
+    back, moved = _on_file_grid(prediction, geometry)
+    classes = np.asarray(back.argmax(0).to(torch.uint8).numpy())
+    return np.where(_seen(geometry), classes, 0).astype(np.uint8) if moved else classes
+
+
+def probabilities_on_file_grid(prediction: Tensor, geometry: Geometry) -> npt.NDArray[np.float32]:
+    """Probabilities ``(class, *spatial)`` on a file's own grid, whose largest are the classes of ``to_file_grid``.
+
+    ``prediction`` is as there; voxels that a crop had cut off are background with certainty.
+    """
+    back, moved = _on_file_grid(prediction, geometry)
+    probabilities = np.array(back.numpy(), dtype=np.float32)
+    if moved:
+        unseen = ~_seen(geometry)
+        probabilities[:, unseen] = 0
+        probabilities[0, unseen] = 1
+    return probabilities
+
+
+def _on_file_grid(prediction: Tensor, geometry: Geometry) -> tuple[Tensor, bool]:
+    """A prediction as ``(class, *spatial)`` on its file's grid, and whether that is another one than the prepared."""
     if geometry.slice_axis is not None:
         prediction = prediction.movedim(0, geometry.slice_axis + 1)
     if tuple(prediction.shape[1:]) != geometry.prepared_shape:
         raise ValueError(f"prediction on the grid {tuple(prediction.shape[1:])}, expected {geometry.prepared_shape}")
     prediction = prediction.detach().float().cpu()
     if geometry.shape == geometry.prepared_shape and np.allclose(geometry.affine, geometry.prepared_affine, atol=1e-6):
-        return np.asarray(prediction.argmax(0).to(torch.uint8).numpy())
+        return prediction, False
     from monai.transforms import SpatialResample
 
     grid = _meta_tensor(prediction, torch.from_numpy(geometry.prepared_affine))
     back = SpatialResample(mode="bilinear", padding_mode="border")
     grid = back(grid, dst_affine=torch.from_numpy(geometry.affine), spatial_size=geometry.shape)
-    classes = np.asarray(grid.as_tensor().argmax(0).to(torch.uint8).numpy())
-    return np.where(_seen(geometry), classes, 0).astype(np.uint8)
+    resampled: Tensor = grid.as_tensor()
+    return resampled, True
 
 
 def _seen(geometry: Geometry) -> npt.NDArray[np.bool_]:

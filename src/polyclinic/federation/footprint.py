@@ -31,6 +31,15 @@ def training_bytes(workspace: Workspace, spatial: tuple[int, ...]) -> int:
     return _PROCESS + _COPIES_OF_WEIGHTS * weights + _PER_ACTIVATION * _activation_bytes(workspace.network, shape)
 
 
+def inference_bytes(workspace: Workspace, batch: int, spatial: tuple[int, ...]) -> int:
+    """At most about as many bytes as a process needs for one pass over ``batch`` images or windows of ``spatial`` size.
+
+    As if every output of a layer were kept; what is freed on the way depends on the network.
+    """
+    weights = tensor_bytes(dict(workspace.network.state_dict()))
+    return _PROCESS + weights + _activation_bytes(workspace.network, (batch, workspace.network.channels, *spatial))
+
+
 def _activation_bytes(network: SegmentationNetwork, shape: tuple[int, ...]) -> int:
     twin = copy.deepcopy(network).cpu().eval()
     # Two pixels along each axis of the deepest map, because norms need more than one.

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import prod
 from pathlib import Path
+from shutil import disk_usage
+from tempfile import TemporaryDirectory
 
-import numpy as np
-import numpy.typing as npt
-import torch
-
-from polyclinic.core.errors import PolyclinicError, suggestion
-from polyclinic.core.files import read_json
-from polyclinic.data.federation import Federation, Item
-from polyclinic.data.prediction_inputs import list_images
-from polyclinic.data.preprocessing import prepare
-from polyclinic.data.voxel_grid import to_file_grid
-from polyclinic.data.writers import write_label
-from polyclinic.federation.checkpoint import Checkpoint, ServerState
-from polyclinic.federation.site_store import SiteStore
-from polyclinic.federation.workspace import Workspace, build_workspace
-from polyclinic.methods.registry import load_plugins
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.wording import counted, readable_bytes
+from polyclinic.data.federation import Federation, item_header
+from polyclinic.data.prediction_inputs import find_inputs
+from polyclinic.federation.workspace import Workspace
 from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.folder import RunFolder
-from polyclinic.runs.task_agreement import task_from
+from polyclinic.runs.prediction_plan import (
+    Outcome,
+    Wanted,
+    image_item,
+    plan_files,
+    record_model,
+    remove_parts,
+    require_same_model,
+)
+from polyclinic.runs.prediction_processes import (
+    Progress,
+    choose_places,
+    segment_here,
+    segment_in_programs,
+    several_gpus,
+)
+from polyclinic.runs.trained_model import fingerprint, load_model
+
+__all__ = ["load_model", "make_masks", "predict", "raise_failures"]
+
+_LARGE = 10**9  # bytes of probabilities that are worth a warning
+_SENTENCES = 5  # of failures in an error
 
 
 def predict(
@@ -33,92 +48,139 @@ def predict(
     site: str | None = None,
     part: str | None = None,
     model: str | None = None,
-    progress: Callable[[int, int, str], None] = lambda *_: None,
+    probabilities: bool = False,
+    overwrite: bool = False,
+    skip_existing: bool = False,
+    jobs: int | None = None,
+    progress: Progress = lambda *_: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
-    """Segment an image file or a folder of them; each mask has its image's name, format and geometry.
+    """Segment an image file, a folder of images, or all DICOM series in a folder; gives the masks that were written.
 
-    ``site`` chooses the model of one site, for methods whose sites have models of their own; ``part`` chooses among
-    the trainings of a protocol with several; ``model`` is ``best`` or ``last``, by default the one that was tested.
-    ``warn`` is told when the training is not finished.
+    Each mask has its image's name, format and geometry; that of a DICOM series is a NIfTI with the name of its
+    SeriesInstanceUID. If images fail, the others are done, and then an error says which and why.
+
+    ``site`` chooses the model of one site, for methods whose sites have models of their own; ``part`` chooses among the
+    trainings of a protocol with several; ``model`` is ``best`` or ``last``, by default the one that was tested.
+    ``probabilities`` writes those of all classes beside each mask. Files that are there already are an error, unless
+    ``overwrite`` makes them again or ``skip_existing`` leaves them. ``jobs`` images are segmented side by side, by
+    default as many as the machine has room for. ``progress`` is told how many of how many are done; ``warn`` is told
+    when the training is not finished, and what is left out.
     """
-    workspace, federation = load_model(Path(run), site=site, part=part, model=model, warn=warn)
-    listed = list_images(Path(images), workspace.task.image_channels, workspace.task.zero_fill)
-    items = [Item("", found.name, found.images, None, found.name, places=found.places) for found in listed]
-    if any(path.resolve().parent == Path(out).resolve() for item in items for path in item.images):
-        raise PolyclinicError(f"--out {out}: holds the images, which masks would overwrite; choose another folder.")
-    written, failed = [], []
-    for number, item in enumerate(items):
-        progress(number, len(items), item.name)
-        try:
-            written.append(write_label(Path(out) / item.name, _segment(workspace, federation, item), item))
-        except PolyclinicError as error:
-            failed.append(str(error))
-    if failed:
-        raise PolyclinicError(
-            f"{len(written)} masks were written to {out}; {len(failed)} could not be made: {' '.join(failed)}"
+    outcome = make_masks(
+        run, images, out, site=site, part=part, model=model, probabilities=probabilities, overwrite=overwrite,
+        skip_existing=skip_existing, jobs=jobs, progress=progress, warn=warn,
+    )  # fmt: skip
+    raise_failures(outcome)
+    return list(outcome.masks.values())
+
+
+def make_masks(
+    run: str | Path,
+    images: str | Path,
+    out: str | Path,
+    *,
+    site: str | None = None,
+    part: str | None = None,
+    model: str | None = None,
+    probabilities: bool = False,
+    overwrite: bool = False,
+    skip_existing: bool = False,
+    jobs: int | None = None,
+    progress: Progress = lambda *_: None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    """What :func:`predict` does, with everything that came of it; images that fail raise no error."""
+    run, images, out = Path(run), Path(images), Path(out)
+    # With a program for each GPU this process needs none, but it needs the model to know what to ask for.
+    gpus = _gpus(run) if jobs != 1 else ()
+    loaded = load_model(run, site=site, part=part, model=model, warn=warn, device="cpu" if gpus else None)
+    task = loaded[1].task
+    with TemporaryDirectory(prefix="polyclinic-dicom-") as scratch:
+        found = find_inputs(images, Path(scratch), task.image_channels, task.zero_fill)
+        for notice in found.notices:
+            warn(notice)
+        items = [image_item(image.name, image.images, image.places) for image in found.images]
+        wanted, skipped = plan_files(
+            items, out, probabilities=probabilities, overwrite=overwrite, skip_existing=skip_existing
         )
-    return written
+        outcome = Outcome(out, task.classes, skipped=skipped, failed=dict(found.problems))
+        if not wanted:
+            return outcome
+        if probabilities:
+            _warn_of_size(wanted, out, len(task.classes), warn)
+        chosen = {"run": run, "site": site, "part": part, "model": model}
+        arguments = {name: str(value) for name, value in chosen.items() if value is not None}
+        about = {"weights": fingerprint(loaded[0]), **arguments}
+        if skip_existing:
+            require_same_model(out, about)
+        progress = _recording(out, about, progress)
+        try:
+            problems = _carry_out(loaded, wanted, jobs, gpus, arguments, progress)
+        except BaseException:  # the processes are gone, and what they were writing is not
+            remove_parts(out, wanted)
+            raise
+        for one, problem in zip(wanted, problems, strict=True):
+            # The list of a series' files lies in a folder that nobody has ever seen.
+            outcome.add(one, problem and problem.replace(scratch, str(images)))
+    return outcome
 
 
-def _segment(workspace: Workspace, federation: Federation, item: Item) -> npt.NDArray[np.uint8]:
-    """The mask of one file on its own grid."""
-    prepared = prepare(item, federation, workspace.recipe.data)
-    stacked = torch.stack([one.image for one in prepared])
-    batches = torch.split(stacked, workspace.recipe.evaluation.batch_size)
-    probabilities = torch.cat([workspace.predict(batch).cpu() for batch in batches])
-    whole = probabilities if prepared[0].slice_index is not None else probabilities[0]
-    return to_file_grid(whole, prepared[0].geometry)
+def _recording(out: Path, about: dict[str, str], progress: Progress) -> Progress:
+    """Progress that puts down which model the masks are of, as soon as there is one."""
+    recorded = False
+
+    def told(done: int, total: int) -> None:
+        nonlocal recorded
+        if done and not recorded and out.is_dir():
+            record_model(out, about)
+            recorded = True
+        progress(done, total)
+
+    return told
 
 
-def load_model(
-    run: Path, *, site: str | None, part: str | None, model: str | None, warn: Callable[[str], None] = lambda _: None
-) -> tuple[Workspace, Federation]:
-    """The run's network with its weights, and what is needed to prepare images for it."""
-    folder = RunFolder(run)
-    if not folder.recipe_file.exists():
-        raise PolyclinicError(f"{run}: not a run folder (it has no recipe.toml); give the folder that `run` printed.")
-    recipe = load_recipe(folder.recipe_file)
-    model = model or recipe.training.select
-    load_plugins(recipe.plugins)
-    task, sliced = task_from(read_json(folder.path / "task.json"))
-    workspace = build_workspace(recipe, task)
-    name = _one_of("part", part, _names(folder.path / "checkpoints"), run)
-    checkpoint = Checkpoint(folder.part(name))
-    weights, unseen, number = checkpoint.load_model(model)
-    state, tested = checkpoint.load() or ServerState(), folder.tested_file(name).exists()
-    if not tested and state.round < recipe.training.rounds and not state.stopped:
-        done = f"{state.round} of {recipe.training.rounds} rounds are done"
-        warn(f"{run}: this training is not finished, {done}; go on with --resume for the final model.")
-    personal = {}
-    if workspace.kept and site is None and not workspace.kept <= unseen.keys():
-        sites = ", ".join(folder.sites(name))
-        if not sites:
-            raise PolyclinicError(
-                f"{recipe.method} gives every site a model of its own, and their personal weights are at the sites: "
-                f"link a site's HOME/runs/RUN to {run / 'sites' / 'NAME'} there, and give --site NAME "
-                "(docs/tutorials/first-federation.md)."
-            )
-        raise PolyclinicError(f"{recipe.method} gives every site a model of its own; choose one with --site: {sites}.")
-    if site is not None:
-        chosen = _one_of("site", site, list(folder.sites(name)), run)
-        # A site may have trained in a round that the server did not finish.
-        memory = SiteStore(folder.site(name, chosen)).load(before=max(state.round, number + 1))
-        personal = memory.personal_at(None if model == "last" else number)
-    workspace.load(unseen, personal, weights)
-    return workspace, Federation(run.name, task, {}, run, sliced)
+def _carry_out(
+    loaded: tuple[Workspace, Federation],
+    wanted: Sequence[Wanted],
+    jobs: int | None,
+    gpus: tuple[str, ...],
+    arguments: dict[str, str],
+    progress: Progress,
+) -> list[str | None]:
+    """Segment all that is wanted; for each the sentence of what went wrong, or None."""
+    progress(0, len(wanted))
+    places = choose_places(*loaded, wanted, jobs, gpus)
+    if places.gpus or (places.processes > 1 and not places.forked):
+        return segment_in_programs([f"--{name}={value}" for name, value in arguments.items()], wanted, places, progress)
+    return segment_here(*loaded, wanted, places.processes, progress)
 
 
-def _names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+def raise_failures(outcome: Outcome) -> None:
+    """An error with the sentences of the images that failed, if there are any."""
+    if not outcome.failed:
+        return
+    sentences = list(outcome.failed.values())
+    more = len(sentences) - _SENTENCES
+    listed = " ".join(sentences[:_SENTENCES]) + (f" And {more} more (--json lists all)." if more > 0 else "")
+    written = f"{counted(len(outcome.masks), 'mask')} {'was' if len(outcome.masks) == 1 else 'were'} written"
+    raise PolyclinicError(f"{written} to {outcome.out}; {len(sentences)} could not be made: {listed}")
 
 
-def _one_of(what: str, wanted: str | None, known: list[str], run: Path) -> str:
-    if wanted is None and len(known) == 1:
-        return known[0]
-    if wanted in known:
-        return str(wanted)
-    if not known:
-        raise PolyclinicError(f"{run}: holds no {what} yet; finish the run with --resume first.")
-    problem = f"--{what} is needed" if wanted is None else f"--{what} {wanted} is not in this run"
-    raise PolyclinicError(f"{run}: {problem}{suggestion(wanted or '', known) or '.'} It holds: {', '.join(known)}.")
+def _gpus(run: Path) -> tuple[str, ...]:
+    file = RunFolder(run).recipe_file
+    return several_gpus(load_recipe(file)) if file.exists() else ()
+
+
+def _warn_of_size(wanted: Sequence[Wanted], out: Path, classes: int, warn: Callable[[str], None]) -> None:
+    total = 0
+    for one in wanted:
+        with suppress(PolyclinicError):  # its sentence comes when its turn does
+            total += 4 * classes * prod(item_header(one.item).shape)
+    place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    free = disk_usage(place).free
+    if total > min(_LARGE, free):
+        warn(
+            f"{out}: the probabilities take up to {readable_bytes(total)} before compression, float32 for each of "
+            f"{classes} classes; {readable_bytes(free)} are free."
+        )

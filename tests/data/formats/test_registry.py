@@ -47,6 +47,7 @@ def text_format(*suffixes: str, **more: object) -> Format:
 def test_every_suffix_has_a_format_that_can_write_its_mask() -> None:
     assert set(SUFFIXES) == {
         ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".nii.gz", ".nii", ".mha", ".mhd", ".nrrd",
+        ".dicom.json",
     }  # fmt: skip
     for suffix, entry in FORMATS.items():
         assert FORMATS[entry.mask_suffixes.get(suffix, suffix)].write_mask is not None

@@ -105,3 +105,11 @@ def test_asked_to_end_the_command_line_still_cleans_up(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
     assert done.returncode == 143
     assert (tmp_path / "cleaned").exists()
+
+
+def test_arguments_without_a_dash_are_explained_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newer versions of click lose the words that typer gives to an argument."""
+    monkeypatch.setenv("COLUMNS", "120")
+    out = call("predict", "--help").out
+    assert "A run folder." in out
+    assert "An image, or a folder of images" in out

@@ -112,4 +112,4 @@ def test_arguments_without_a_dash_are_explained_too(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COLUMNS", "120")
     out = call("predict", "--help").out
     assert "A run folder." in out
-    assert "An image, or a folder of images" in out
+    assert "a folder of images" in out

@@ -43,7 +43,8 @@ def pick_cases(
 
     A case that several parts test (repeated splits) counts in the first of them. The value of a case is that of the
     tables: the mean over its images of the mean over classes. Of several images of the best case the best is shown, of
-    the worst the worst, and of the median that whose value is nearest to the case's. Cases without a value are left out.
+    the worst the worst, and of the median that whose value is nearest to the case's. Cases without a value are left
+    out.
     """
     cases: dict[str, dict[str, tuple[str, dict[str, list[float]]]]] = {}
     for part, own in rows.items():
@@ -77,9 +78,9 @@ class _Case:
         """The image that stands for the case."""
         means = {image: mean(values) for image, values in self.images.items()}
         known = {image: value for image, value in means.items() if not isnan(value)}
-        order = {"best": lambda value: sign * value, "worst": lambda value: -sign * value}
-        distance = order.get(rank, lambda value: abs(value - self.value))
-        return min(known, key=lambda image: (distance(known[image]), image))
+        sign = {"best": sign, "worst": -sign}.get(rank, 0)
+        order = {image: sign * value if sign else abs(value - self.value) for image, value in known.items()}
+        return min(order, key=lambda image: (order[image], image))
 
 
 def _means(images: Mapping[str, list[float]], by_slice: bool) -> dict[str, list[float]]:

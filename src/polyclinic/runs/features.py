@@ -19,11 +19,10 @@ from polyclinic.evaluation.protocols import ProtocolPart
 from polyclinic.runs.compared_runs import ComparedRuns, compared_runs
 from polyclinic.runs.feature_plane import Points, between_sites, joint_plane
 from polyclinic.runs.feature_samples import Place, Samples, features_at, samples_of_sites
-from polyclinic.runs.gallery import read_made, write_made
+from polyclinic.runs.made_tables import VERSION, read_made, write_made
 from polyclinic.runs.tested_data import TestedData, open_tested_data, prepared_alike, reason_of
 from polyclinic.runs.tested_models import TestedModels
 
-VERSION = 1
 _PLANE = (
     "Each cloud is centred and scaled to a total variance of 1, and both are drawn on their common first two principal "
     "axes. The share of the variance that lies between sites is of all channels, within each class, and adjusted for "
@@ -56,8 +55,7 @@ def make_features(
     folder = Path(folder)
     runs = compared_runs(folder, reference)
     first = TestedModels.of(runs.folders[runs.reference])
-    there = {"data": str(first.recipe.federation), "there": Path(first.recipe.federation).exists()}
-    inputs = {**runs.inputs(), "federation": there}
+    inputs = {**runs.inputs(), "data": first.where_data_is()}
     path = folder / "gallery" / "features.json"
     before = read_made(path)
     if before.get("inputs") == inputs:

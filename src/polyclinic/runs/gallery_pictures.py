@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -192,9 +192,3 @@ def _png(picture: Image.Image, **options: Any) -> bytes:
     file = io.BytesIO()
     picture.save(file, format="PNG", optimize=True, **options)
     return file.getvalue()
-
-
-def stacked(maps: Mapping[int, NDArray[Any]], axis: int | None) -> NDArray[Any]:
-    """Label maps of slices by number, or one of a whole image under 0, as one ``(*spatial)``."""
-    ordered = [maps[number] for number in sorted(maps)]
-    return ordered[0] if axis is None else np.stack(ordered, axis)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from glob import escape
 from pathlib import Path
+from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_json
@@ -53,6 +55,10 @@ class TestedModels:
         """Network and components."""
         return build_workspace(self.recipe, self.task)
 
+    def where_data_is(self) -> list[Any]:
+        """The recipe's federation, and whether its folder is there: pictures that could not be made can be later."""
+        return [self.recipe.federation, Path(self.recipe.federation).exists()]
+
     def rows(self, part: str) -> list[Row]:
         """The values of the part's test, none if it has no result."""
         test = PartTest(self.folder.part(part))
@@ -84,16 +90,9 @@ class TestedModels:
         """The folder of a site's memory: the run's, or that of a site in a process of its own on this machine."""
         if Path(site).name == site:
             own = self.folder.site(part, site)
-            for folder in (own, *sorted(self.folder.path.glob(f"sites/{_literal(site)}/runs/*/{_literal(part)}"))):
+            for folder in (own, *sorted(self.folder.path.glob(f"sites/{escape(site)}/runs/*/{escape(part)}"))):
                 if any(folder.glob("round-*.safetensors")):
                     return folder
         raise PolyclinicError(
             f"{self.recipe.method}: the weights that '{site}' keeps are at the site, not in this run."
         )
-
-
-def _literal(name: str) -> str:
-    """A name in a pattern of files."""
-    from glob import escape
-
-    return escape(name)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_ROUNDING = 1e-5  # of features in float32
+_ROUNDING = 1e-6  # of features in float32
 
 
 @dataclass(frozen=True)
@@ -21,16 +21,19 @@ class Points:
     classes: list[str | None]
 
 
-def joint_plane(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor, list[float]]:
+def joint_plane(before: Tensor, after: Tensor, same_units: bool) -> tuple[Tensor, Tensor, list[float]]:
     """The first two principal axes of two clouds ``(n, channels)`` together: ``(n, 2)`` each, and their shares.
 
-    Each cloud is centred and brought to a total variance of 1 first, so that neither a common shift nor another scale
-    of the features counts. The share of an axis is that of the variance of both clouds.
+    Each cloud is centred, so that a common shift does not count. Clouds in the ``same_units`` are then divided by one
+    number; else each is brought to a total variance of 1. The share of an axis is that of the variance of both clouds.
     """
-    clouds = [_standardised(cloud) for cloud in (before, after)]
-    _, sizes, axes = torch.linalg.svd(torch.cat(clouds), full_matrices=False)
+    first, second = (cloud - cloud.mean(0) for cloud in (before, after))
+    sizes = [total_variance(cloud) ** 0.5 for cloud in (before, after)]
+    scales = [max(sizes)] * 2 if same_units else sizes
+    clouds = [cloud / (scale or 1.0) for cloud, scale in zip((first, second), scales, strict=True)]
+    _, lengths, axes = torch.linalg.svd(torch.cat(clouds), full_matrices=False)
     axes = axes[:2] * axes[:2].gather(1, axes[:2].abs().argmax(1, keepdim=True)).sign()  # else the signs are any
-    squares = sizes.square()
+    squares = lengths.square()
     total = float(squares.sum())
     shares = [float(one) / total if total else 0.0 for one in squares[:2]]
     lacking = 2 - len(axes)  # of features with a single number
@@ -38,11 +41,10 @@ def joint_plane(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor, list[flo
     return first, second, shares + [0.0] * lacking
 
 
-def _standardised(cloud: Tensor) -> Tensor:
-    centred = cloud - cloud.mean(0)
-    size = centred.square().sum(1).mean().sqrt()
-    # What is left of equal rows is rounding: a module may give all images the same statistics.
-    return centred / size if size > _ROUNDING * cloud.abs().max() else torch.zeros_like(centred)
+def total_variance(cloud: Tensor) -> float:
+    """The mean squared distance from the mean; 0 where it is rounding."""
+    variance = float((cloud - cloud.mean(0)).square().sum(1).mean())
+    return variance if variance > (_ROUNDING * float(cloud.abs().max())) ** 2 else 0.0
 
 
 def between_sites(points: Points) -> float | None:
@@ -52,10 +54,10 @@ def between_sites(points: Points) -> float | None:
     m_c|^2`` over classes c and sites s, the pairs of which are the groups. It is an adjusted R squared: the plain
     share of few images is large by chance alone. ``None`` if there is no variance, or no group of two.
     """
-    cloud = _standardised(points.vectors)
+    cloud = points.vectors
     total, groups = _spread_within(cloud, points.classes)
     within, pairs = _spread_within(cloud, list(zip(points.classes, points.sites, strict=True)))
-    if len(set(points.sites)) < 2 or len(cloud) <= pairs or not total:
+    if len(set(points.sites)) < 2 or len(cloud) <= pairs or not total_variance(cloud):
         return None
     return max(0.0, 1 - (within / (len(cloud) - pairs)) / (total / (len(cloud) - groups)))
 

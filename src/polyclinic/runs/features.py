@@ -17,16 +17,23 @@ from torch import Tensor
 from polyclinic.components.base import Aligned
 from polyclinic.evaluation.protocols import ProtocolPart
 from polyclinic.runs.compared_runs import ComparedRuns, compared_runs
-from polyclinic.runs.feature_plane import Points, between_sites, joint_plane
+from polyclinic.runs.feature_plane import Points, between_sites, joint_plane, total_variance
 from polyclinic.runs.feature_samples import Place, Samples, features_at, samples_of_sites
 from polyclinic.runs.made_tables import VERSION, read_made, write_made
 from polyclinic.runs.tested_data import TestedData, open_tested_data, prepared_alike, reason_of
 from polyclinic.runs.tested_models import TestedModels
 
-_PLANE = (
-    "Each cloud is centred and scaled to a total variance of 1, and both are drawn on their common first two principal "
-    "axes. The share of the variance that lies between sites is of all channels, within each class, and adjusted for "
-    "the number of images: 0 where sites cannot be told apart."
+_ALIKE = 1e-3  # of the variance: what is left after a module that gives all images the same statistics
+_CLASS_POINT = "A point is the mean of a class's features in one test image."
+_IMAGE_POINT = "A point is one test image: mean and standard deviation over space of every channel."
+_SAME_UNITS = "Both clouds are centred and drawn in the same units, on their common first two principal axes."
+_OWN_UNITS = (
+    "Each cloud is centred and scaled to a total variance of 1, as another model has other units; both are drawn on "
+    "their common first two principal axes."
+)
+_SHARE = (
+    "The share of the variance that lies between sites is of all channels, within each class, and adjusted for the "
+    "number of images: 0 where sites cannot be told apart."
 )
 
 
@@ -137,24 +144,23 @@ class _Sight:
     def _panel(
         self, method: str, component: str, one: Aligned, before: Points, after: Points, reference: str
     ) -> dict[str, Any]:
-        first, second, explained = joint_plane(before.vectors, after.vectors)
-        what = "class means" if one.by_class else "features"
-        if one.module is not None:
+        inside = one.module is not None
+        first, second, explained = joint_plane(before.vectors, after.vectors, same_units=inside)
+        spread = total_variance(after.vectors) / (total_variance(before.vectors) or 1.0) if inside else None
+        alike = spread is not None and spread < _ALIKE
+        how = f"{reference} and {method}, both as tested"
+        if inside:
             how = f"what goes into {component} and what comes out of it, in the tested model"
         elif method == reference:
             how = f"{method} before the first round and as tested"
-        else:
-            how = f"{reference} and {method}, both as tested"
-        each = (
-            "A point is the mean of a class's features in one test image."
-            if one.by_class
-            else "A point is one test image: mean and standard deviation over space of every channel."
-        )
+        note = [f"Before and after: {how}.", _CLASS_POINT if one.by_class else _IMAGE_POINT]
+        note += [_SAME_UNITS if inside else _OWN_UNITS, _SHARE, *(["After it all images are alike."] if alike else [])]
         return {
-            "method": method, "component": component, "tap": one.tap, "title": f"{component}: {what} at {one.tap}",
+            "method": method, "component": component, "tap": one.tap,
+            "title": f"{component}: {'class means' if one.by_class else 'features'} at {one.tap}",
             "explained": explained, "before": _points(before, first), "after": _points(after, second),
-            "between_sites": {"before": between_sites(before), "after": between_sites(after)},
-            "note": f"Before and after: {how}. {each} {_PLANE}", "part": self.part.name,
+            "between_sites": {"before": between_sites(before), "after": None if alike else between_sites(after)},
+            "variance_left": spread, "note": " ".join(note), "part": self.part.name,
         }  # fmt: skip
 
 

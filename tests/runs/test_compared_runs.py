@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,34 @@ def test_a_study_is_its_first_value_with_what_serves_all_values(tmp_path: Path) 
     assert list(runs.folders) == ["bound", "a", "b"]
     assert runs.about == {"key": "data.labelled", "value": "5"}
     assert runs.folders["a"] == tmp_path / "five" / "a-0"
+
+
+def test_a_study_of_two_keys_has_what_serves_the_first_pair(tmp_path: Path) -> None:
+    for name in ("first", "second", "all-first", "all-second"):
+        write_grid(tmp_path / name, [("bound" if "all" in name else "a", 0)], [("bound", 0), ("a", 0)])
+    study: dict[str, Any] = {
+        "key": "training.lr, data.labelled",
+        "methods": ["a", "bound"],
+        "values": ["0.1, 5", "0.2, 5"],
+    }
+    study |= {
+        "grids": {"0.1, 5": "first", "0.2, 5": "second"},
+        "fixed": {"0.1, 5": "all-first", "0.2, 5": "all-second"},
+    }
+    (tmp_path / "study.json").write_text(json.dumps(study))
+    assert compared_runs(tmp_path).folders == {
+        "a": tmp_path / "first" / "a-0", "bound": tmp_path / "all-first" / "bound-0"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["grid.json", "study.json"])
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", '{"runs": [{}], "values": []}', '{"runs": 3, "values": ["5"], "grids": []}', "{"]
+)
+def test_damaged_files_get_a_sentence(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(PolyclinicError, match=name):
+        compared_runs(tmp_path)
 
 
 def test_inputs_change_with_models_and_values_and_nothing_else(finished: Callable[..., Path], tmp_path: Path) -> None:

@@ -49,8 +49,7 @@ def test_what_a_module_makes_alike_has_no_variance_to_share(finished: Finished, 
     assert max(abs(point[axis]) for point in panel["after"] for axis in "xy") < 0.01
     assert max(abs(point[axis]) for point in panel["before"] for axis in "xy") > 0.5
     assert panel["variance_left"] < 1e-3
-    assert panel["between_sites"]["before"] > 0
-    assert panel["between_sites"]["after"] is None
+    assert panel["between_sites"].keys() == {"before"}
     assert panel["note"].endswith("After it all images are alike.")
 
 

@@ -59,12 +59,7 @@ def compared_runs(folder: Path, reference: str | None = None) -> ComparedRuns:
 def _candidates(folder: Path) -> tuple[list[tuple[str, int, Path]], dict[str, Any]]:
     """Method, seed and folder of all runs, done or not, and what a study has to say of them."""
     if (folder / "study.json").exists():
-        study = read_json(folder / "study.json")
-        value = next((value for value in study["values"] if value in study["grids"]), None)
-        grids = [name for name in (value and study["grids"][value], study.get("fixed")) if name]
-        found = [run for name in grids for run in _grid(_inside(folder, name))]
-        order = {method: number for number, method in enumerate(study["methods"])}
-        return sorted(found, key=lambda run: order.get(run[0], len(order))), {"key": study["key"], "value": value}
+        return _study(folder)
     if (folder / "grid.json").exists():
         return _grid(folder), {}
     if RunFolder(folder).recipe_file.exists():
@@ -73,11 +68,34 @@ def _candidates(folder: Path) -> tuple[list[tuple[str, int, Path]], dict[str, An
     raise PolyclinicError(f"{folder}: is no run, comparison or study; give a folder that `run` or `compare` made.")
 
 
+def _study(folder: Path) -> tuple[list[tuple[str, int, Path]], dict[str, Any]]:
+    study = read_json(folder / "study.json")
+    try:
+        value = next(iter(study["values"]))
+        fixed = study.get("fixed")  # one grid for all values, or, with two keys, one for each pair of values
+        fixed = fixed.get(value) if isinstance(fixed, dict) else fixed
+        grids = [name for name in (study["grids"].get(value), fixed) if name]
+        order = {method: number for number, method in enumerate(study["methods"])}
+        about = {"key": study["key"], "value": value}
+    except (KeyError, TypeError, AttributeError, StopIteration) as error:
+        raise _damaged(folder / "study.json") from error
+    found = [run for name in grids for run in _grid(_inside(folder, name))]
+    return sorted(found, key=lambda run: order.get(run[0], len(order))), about
+
+
 def _grid(folder: Path) -> list[tuple[str, int, Path]]:
-    if not (folder / "grid.json").exists():
+    path = folder / "grid.json"
+    if not path.exists():
         return []
-    runs = read_json(folder / "grid.json")["runs"]
-    return [(str(run["method"]), int(run["seed"]), _inside(folder, run["folder"])) for run in runs]
+    try:
+        entries = [(str(run["method"]), int(run["seed"]), str(run["folder"])) for run in read_json(path)["runs"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(path) from error
+    return [(method, seed, _inside(folder, name)) for method, seed, name in entries]
+
+
+def _damaged(path: Path) -> PolyclinicError:
+    return PolyclinicError(f"{path}: does not say which runs there are; start the same command again, which writes it.")
 
 
 def _inside(folder: Path, name: str) -> Path:

@@ -148,6 +148,7 @@ class _Sight:
         first, second, explained = joint_plane(before.vectors, after.vectors, same_units=inside)
         spread = total_variance(after.vectors) / (total_variance(before.vectors) or 1.0) if inside else None
         alike = spread is not None and spread < _ALIKE
+        shares = {"before": between_sites(before), "after": None if alike else between_sites(after)}
         how = f"{reference} and {method}, both as tested"
         if inside:
             how = f"what goes into {component} and what comes out of it, in the tested model"
@@ -159,7 +160,7 @@ class _Sight:
             "method": method, "component": component, "tap": one.tap,
             "title": f"{component}: {'class means' if one.by_class else 'features'} at {one.tap}",
             "explained": explained, "before": _points(before, first), "after": _points(after, second),
-            "between_sites": {"before": between_sites(before), "after": None if alike else between_sites(after)},
+            "between_sites": {when: share for when, share in shares.items() if share is not None},
             "variance_left": spread, "note": " ".join(note), "part": self.part.name,
         }  # fmt: skip
 

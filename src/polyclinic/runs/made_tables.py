@@ -24,5 +24,8 @@ def read_made(path: Path) -> dict[str, Any]:
 
 def write_made(path: Path, table: Mapping[str, Any]) -> None:
     """Write a table for its owner alone."""
-    private_folder(path.parent)
+    try:
+        private_folder(path.parent)
+    except OSError as error:
+        raise PolyclinicError(f"{path.parent}: cannot be made ({error.strerror}); pictures go there.") from error
     write_private(path, (json.dumps(table, indent=1) + "\n").encode())

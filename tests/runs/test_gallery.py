@@ -13,7 +13,6 @@ from polyclinic.runs.gallery import make_gallery
 from support import write_tiny_federation, write_tiny_recipe
 
 Finished = Callable[..., Path]
-METHODS = ("fedavg", "fedbn", "local", "central")
 
 
 def test_another_reference_and_metric_pick_other_cases(finished: Finished, tmp_path: Path) -> None:

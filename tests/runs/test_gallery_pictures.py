@@ -14,7 +14,6 @@ from polyclinic.data.federation import Federation, Item, Task
 from polyclinic.data.preprocessing import Geometry
 from polyclinic.recipe import DataSettings
 from polyclinic.runs.gallery_pictures import (
-    MOST_PIXELS,
     MOST_SLICES,
     PALETTE,
     choose_slices,
@@ -77,8 +76,9 @@ def test_slices_of_a_2d_task_are_kept_whatever_the_spacing() -> None:
 
 def test_pixels_are_square_and_no_more_than_a_page_needs() -> None:
     assert planes_of(geometry((40, 30), (1, 2)), oriented=False).size == (40, 60)
-    assert planes_of(geometry((1000, 500), (1, 1)), oriented=False).size == (MOST_PIXELS, MOST_PIXELS // 2)
-    assert planes_of(geometry((1000, 1), (1, 1)), oriented=False).size == (MOST_PIXELS, 1)
+    assert planes_of(geometry((1000, 500), (1, 1)), oriented=False).size == (256, 128)
+    assert planes_of(geometry((1000, 1), (1, 1)), oriented=False).size == (256, 1)
+    assert planes_of(geometry((1000, 500, 9), (1, 1, 5)), oriented=False).size == (192, 96)
 
 
 def test_slices_are_few_spread_and_have_the_fullest() -> None:

@@ -120,11 +120,15 @@ class GalleryMaking:
         except Exception as error:
             self.skip(shown[0].picked.site if shown else "", method, reason_of(error))
             return
+        reasons: dict[str, list[PickedCase]] = {}
         for one in shown:
             try:
                 self._predict_one(method, models, data, one)
             except Exception as error:
-                self.skip(one.picked.site, method, f"case {one.picked.case}: {reason_of(error)}")
+                reasons.setdefault(reason_of(error), []).append(one.picked)
+        for reason, cases in reasons.items():
+            which = "" if len(cases) == len(shown) else f"case {', '.join(case.case for case in cases)}: "
+            self.skip(cases[0].site, method, which + reason)
 
     def _predict_one(self, method: str, models: TestedModels, data: TestedData, shown: _Shown) -> None:
         picked, planes = shown.picked, shown.planes

@@ -23,7 +23,7 @@ PALETTE = (
     "#882255", "#44aa99", "#ddcc77", "#332288", "#88ccee", "#117733", "#999933", "#aa4499",
 )  # fmt: skip
 MOST_SLICES = 24
-MOST_PIXELS = 256
+MOST_PIXELS = {2: 256, 3: 192}  # along an edge, of an image and of a slice: a report has many of these
 _OUTSIDE = 8  # slices beyond the truth, where a prediction may have gone astray
 _WINDOW = (0.5, 99.5)  # percentiles that become black and white
 _FAMILIES = ("LR", "PA", "IS")
@@ -79,7 +79,7 @@ def planes_of(geometry: Geometry, oriented: bool) -> Planes:
         columns, rows = sorted((rows, columns), key=lambda number: family[number])
         flipped = tuple(number for number in (rows, columns) if codes[number] in "RAS")
     extents = shape[rows] * spacing[rows], shape[columns] * spacing[columns]
-    pixel = max(min(spacing[rows], spacing[columns]), max(extents) / MOST_PIXELS)
+    pixel = max(min(spacing[rows], spacing[columns]), max(extents) / MOST_PIXELS[rank])
     height, width = (max(1, round(extent / pixel)) for extent in extents)
     return Planes(axis, rows, columns, flipped, (height, width))
 

@@ -73,6 +73,9 @@ def test_every_protocol_finds_its_own_models(
     parts = {entry["part"] for own in table(folder)["sites"].values() for entry in own}
     known = {path.name for path in (folder / "run0" / "checkpoints").iterdir()}
     assert parts <= known
+    # Without a rule for strangers, the models of the other site are tested at a site that was left out.
+    others = {entry["models"].get("local") for own in table(folder)["sites"].values() for entry in own}
+    assert others == ({"north", "south"} if "local" in methods else {None})
     assert len(known) == 2
 
 

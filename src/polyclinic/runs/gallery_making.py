@@ -104,8 +104,8 @@ class GalleryMaking:
             everything = {"test": torch.arange(len(images))}
             entry = {
                 "rank": picked.rank, "case": picked.case, "image": picked.image, "part": picked.part,
-                "seed": self.runs.seed, "value": picked.value, "scores": {}, "agrees": True, "differs": [],
-                "size": list(planes.size), "slices": [], "start": 0,
+                "seed": self.runs.seed, "value": picked.value, "scores": {}, "models": {}, "agrees": True,
+                "differs": [], "size": list(planes.size), "slices": [], "start": 0,
             }  # fmt: skip
             shown = shown_intensities(item, data.federation, recipe.data)
             return _Shown(picked, SiteData(picked.site, images, everything), shown, planes, entry)
@@ -135,7 +135,8 @@ class GalleryMaking:
         tested = rows_of_image(models.rows(picked.part), picked, self.metric, data.by_slice)
         if not tested:
             raise PolyclinicError("was not tested by this method.")
-        models.load(data.parts[picked.part], picked.site, tested[0].get("model", ""))
+        source = tested[0].get("model", "")
+        models.load(data.parts[picked.part], picked.site, source)
         cases = list(scored_cases(models.workspace, shown.data, "test"))
         again: list[Row] = [row for case in cases for row in case_rows(models.workspace, case, (self.metric,))]  # type: ignore[misc]
         truth, prediction = _whole(cases, planes.axis)
@@ -143,6 +144,8 @@ class GalleryMaking:
         entry = shown.entry
         value = mean(mean(values) for values in _by_image(tested).values())
         entry["scores"][method] = None if value != value else value
+        if source:
+            entry["models"][method] = source
         if not agree(tested, again):
             entry["agrees"] = False
             entry["differs"].append(method)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import polyclinic
 from gallery_support import MORE_TESTS, grid_of, table
+from polyclinic.runs.feature_samples import Samples, samples_of_sites
 from polyclinic.runs.features import make_features
 from polyclinic.runs.tested_models import TestedModels
 from support import write_tiny_federation, write_tiny_recipe
@@ -84,6 +86,22 @@ def test_images_that_are_elsewhere_cost_the_panel_and_nothing_else(tmp_path: Pat
     assert "no such folder" in told[0]
     (tmp_path / "moved").rename(federation)
     assert make_features(run).panels == 1
+
+
+def test_classes_that_a_coarse_map_has_lost_cost_their_panel_alone(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = grid_of(tmp_path, finished, ("fedavg", "fedbcs"), MORE_TESTS)
+
+    def without_labels(*arguments: Any) -> Samples:
+        found = samples_of_sites(*arguments)
+        return {site: [(image, label * 0) for image, label in pairs] for site, pairs in found.items()}
+
+    monkeypatch.setattr("polyclinic.runs.features.samples_of_sites", without_labels)
+    result = make_features(folder)
+    assert [panel["title"] for panel in table(folder, "features.json")["panels"]] == ["fsr: features at encoder1"]
+    (skipped,) = result.skipped
+    assert skipped["reason"].startswith("cdpa: class means at decoder0: no class is left")
 
 
 @pytest.mark.parametrize("kind", ["leave-one-site-out", "k-fold"])

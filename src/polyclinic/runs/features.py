@@ -89,7 +89,16 @@ def _panels(
             if any(aligned.values()):  # images are read only where they are needed
                 sight = sight or _Sight.of(first)
                 prepared_alike(models, sight.data)
-                panels += sight.panels(method, models, aligned, runs.reference)
+                found = sight.panels(method, models, aligned, runs.reference)
+                panels += [panel for panel in found if panel["after"]]
+                skipped += [
+                    {
+                        "method": method,
+                        "reason": f"{panel['title']}: no class is left in so coarse a map.",
+                    }
+                    for panel in found
+                    if not panel["after"]
+                ]
         except Exception as error:  # whatever is wrong, the report must go on without this panel
             skipped.append({"method": method, "reason": reason_of(error)})
     progress(len(runs.folders), len(runs.folders), "")
@@ -145,6 +154,8 @@ class _Sight:
         self, method: str, component: str, one: Aligned, before: Points, after: Points, reference: str
     ) -> dict[str, Any]:
         inside = one.module is not None
+        if not after.sites:
+            return {"title": _title(component, one), "after": []}
         first, second, explained = joint_plane(before.vectors, after.vectors, same_units=inside)
         spread = total_variance(after.vectors) / (total_variance(before.vectors) or 1.0) if inside else None
         alike = spread is not None and spread < _ALIKE
@@ -158,11 +169,15 @@ class _Sight:
         note += [_SAME_UNITS if inside else _OWN_UNITS, _SHARE, *(["After it all images are alike."] if alike else [])]
         return {
             "method": method, "component": component, "tap": one.tap,
-            "title": f"{component}: {'class means' if one.by_class else 'features'} at {one.tap}",
+            "title": _title(component, one),
             "explained": explained, "before": _points(before, first), "after": _points(after, second),
             "between_sites": {when: share for when, share in shares.items() if share is not None},
             "variance_left": spread, "note": " ".join(note), "part": self.part.name,
         }  # fmt: skip
+
+
+def _title(component: str, one: Aligned) -> str:
+    return f"{component}: {'class means' if one.by_class else 'features'} at {one.tap}"
 
 
 def _points(points: Points, plane: Tensor) -> list[dict[str, Any]]:

@@ -12,7 +12,9 @@ from pydantic import ValidationError
 from polyclinic.components.base import Component, ComponentSettings, Context
 from polyclinic.components.registry import components, find_component
 from polyclinic.exchange.messages import Update
-from support import tiny_task
+from polyclinic.federation.workspace import build_workspace
+from polyclinic.methods.registry import methods
+from support import tiny_recipe, tiny_task
 
 
 class Weighted(Component):
@@ -98,3 +100,42 @@ def test_whether_a_component_depends_on_the_number_of_rounds_is_a_matter_of_its_
 ) -> None:
     kind = find_component(name)
     assert kind(kind.Settings(**chosen), Context(tiny_task())).depends_on_rounds is depends
+
+
+def test_components_say_where_they_align_the_features_of_sites() -> None:
+    where: dict[str, set[str]] = {}
+    for method in methods():
+        workspace = build_workspace(tiny_recipe(method), tiny_task())
+        modules, declared = set(workspace.network.modules()), workspace.declared()
+        for component in workspace.components:
+            aligned = component.aligns(workspace.network)
+            where.setdefault(component.name, set()).update(one.tap for one in aligned)
+            assert {one.tap for one in aligned} <= workspace.network.taps.keys()
+            assert {one.module for one in aligned if one.module is not None} <= modules
+            # Whoever lets prototypes out draws classes together.
+            shares = any(tensor.prototypes for tensor in declared[component.name])
+            assert any(one.by_class for one in aligned) == shares, component.name
+    assert {name: taps for name, taps in where.items() if taps} == {
+        "afa": {"bottleneck"}, "amplitude_normalisation": {"input"}, "cdpa": {"decoder0"},
+        "class_prototypes": {"decoder0"}, "cluster_prototypes": {"bottleneck"}, "feature_augmentation": {"bottleneck"},
+        "fsr": {"encoder1"}, "local_clusters": {"bottleneck"}, "prototype_contrast": {"decoder0"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "fedavg+cdpa(weight=0)", "fedavg+class_prototypes(weight=0)", "fedavg+cluster_prototypes(weight=0)",
+        "fedavg+local_clusters(weight=0)", "fedavg+prototype_contrast(intra_weight=0,inter_weight=0)",
+        "fedavg+feature_augmentation(probability=0)", "fedavg+fsr(taps=[])",
+    ],
+)  # fmt: skip
+def test_what_is_switched_off_aligns_nothing(method: str) -> None:
+    workspace = build_workspace(tiny_recipe(method), tiny_task())
+    assert not any(component.aligns(workspace.network) for component in workspace.components)
+
+
+def test_a_module_that_acts_in_training_alone_leaves_its_mark_in_the_weights() -> None:
+    workspace = build_workspace(tiny_recipe("fedavg+afa(when=train)"), tiny_task())
+    (aligned,) = (one for component in workspace.components for one in component.aligns(workspace.network))
+    assert aligned.module is None

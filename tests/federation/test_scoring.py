@@ -12,7 +12,7 @@ import torch
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData
 from polyclinic.evaluation.case_metrics import case_metrics
-from polyclinic.federation.scoring import score_cases, score_quickly
+from polyclinic.federation.scoring import case_rows, score_cases, score_quickly, scored_cases
 from polyclinic.federation.workspace import Workspace, build_workspace
 from support import tiny_recipe, tiny_site, tiny_task
 
@@ -84,3 +84,11 @@ def test_cases_scored_in_several_threads_have_the_same_rows_in_the_same_order() 
     together = score_cases(workspace, data, "train", 0)
     assert together.images == alone.images == 7
     assert str(together.rows) == str(alone.rows)  # as text, in which NaN equals NaN
+
+
+def test_a_case_can_be_scored_again_by_one_metric_alone() -> None:
+    workspace, data = workspace_of(), tiny_site("north", 5)
+    rows = score_cases(workspace, data, "train", 0).rows
+    again = [row for case in scored_cases(workspace, data, "train") for row in case_rows(workspace, case, ("asd",))]
+    assert again == [row for row in rows if row["metric"] == "asd"]
+    assert len(rows) > len(again) == 2 * 5

@@ -62,6 +62,20 @@ class BuiltMethod:
     """What each component shares beside the weights."""
 
 
+@dataclass(frozen=True)
+class Aligned:
+    """A place in the network where a component makes the features of all sites alike, for reports to look at.
+
+    With a ``module`` at the tap, what goes into it is before and what comes out is after. Without one the alignment is
+    in the weights: the tap's map in another method's network is before, and in this one's after. ``by_class`` says that
+    the features of each class are drawn together, and not those of whole images.
+    """
+
+    tap: str
+    module: nn.Module | None = None
+    by_class: bool = False
+
+
 @dataclass
 class Component:
     """Base class of all components.
@@ -137,6 +151,10 @@ class Component:
 
     def leaves(self, network: SegmentationNetwork) -> tuple[Shared, ...]:  # noqa: ARG002
         """Declare what ``share`` returns."""
+        return ()
+
+    def aligns(self, network: SegmentationNetwork) -> tuple[Aligned, ...]:  # noqa: ARG002
+        """Where it makes the features of sites alike, if that is what it is for: a report shows before and after."""
         return ()
 
     # ---- site half, in the order of a round ----------------------------------------------------------------------

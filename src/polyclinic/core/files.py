@@ -79,9 +79,12 @@ def private_folder(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def write_private(path: Path, data: bytes) -> None:
-    """Write a secret atomically; from its first byte only its owner can read it, whatever the umask."""
-    with atomic_write(path) as temporary:
+def write_private(path: Path, data: bytes, sync: bool = True) -> None:
+    """Write a secret atomically; from its first byte only its owner can read it, whatever the umask.
+
+    ``sync`` as in ``atomic_write``.
+    """
+    with atomic_write(path, sync) as temporary:
         temporary.unlink(missing_ok=True)  # of a killed process that had this number
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(data)

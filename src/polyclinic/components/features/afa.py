@@ -27,7 +27,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from polyclinic.components.base import Component, ComponentSettings
+from polyclinic.components.base import Aligned, Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
@@ -147,6 +147,10 @@ class Afa(Component):
         shape = tuple(self._module.mean.shape)
         where = f"of the features at {self.settings.tap} over the training images"
         return Shared("mean", shape, f"mean {where}"), Shared("variance", shape, f"variance {where}")
+
+    def aligns(self, network: SegmentationNetwork) -> tuple[Aligned, ...]:  # noqa: ARG002
+        """The tap; a module that acts in training alone leaves its mark in the weights."""
+        return (Aligned(self.settings.tap, self._module if self.settings.when == "always" else None),)
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """Nothing of another site is left in the module."""

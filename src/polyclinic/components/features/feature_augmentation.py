@@ -35,7 +35,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from polyclinic.components.base import Component, ComponentSettings
+from polyclinic.components.base import Aligned, Component, ComponentSettings
 from polyclinic.components.features.statistics_augmentation import StatisticsAugmentation
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
@@ -99,6 +99,10 @@ class FeatureAugmentation(Component):
         total = sum(len(layer.mean) for layer in self._layers)
         where = f"of each channel of {len(self._layers)} encoder maps"
         return tuple(Shared(key, (total,), f"running {key} {where}") for key in _STATISTICS if total)
+
+    def aligns(self, network: SegmentationNetwork) -> tuple[Aligned, ...]:  # noqa: ARG002
+        """The deepest map: layers act in training alone, and their mark is in the weights."""
+        return (Aligned("bottleneck"),) if self._layers else ()
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """Forget the draws of the site before."""

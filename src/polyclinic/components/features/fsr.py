@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from polyclinic.components.base import Component, ComponentSettings
+from polyclinic.components.base import Aligned, Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.networks.base import SegmentationNetwork
@@ -199,6 +199,10 @@ class Fsr(Component):
                 raise PolyclinicError(f"fsr(taps=...): no tap '{tap}' in this network{hint} Taps: {', '.join(widths)}.")
             options = chosen.form, chosen.gate, chosen.per_channel
             network.insert(tap, "fsr", StyleRecalibration(widths[tap], network.spatial_dims, *options))
+
+    def aligns(self, network: SegmentationNetwork) -> tuple[Aligned, ...]:
+        """Every stage that is recalibrated."""
+        return tuple(Aligned(tap, network.taps[tap].get_submodule("fsr")) for tap in self._taps)
 
     def used_equations(self) -> tuple[str, ...]:
         """Eq. 6 in the form that is used."""

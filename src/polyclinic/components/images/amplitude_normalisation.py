@@ -31,7 +31,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from polyclinic.components.base import Component, ComponentSettings
+from polyclinic.components.base import Aligned, Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
@@ -167,6 +167,10 @@ class AmplitudeNormalisation(Component):
             Shared("amplitude", ("amplitudes", *shape), f"mean amplitude of the images, {once}", at_most=1),
             Shared("count", ("amplitudes",), f"batches behind it, {once}", torch.int64, at_most=1),
         )
+
+    def aligns(self, network: SegmentationNetwork) -> tuple[Aligned, ...]:  # noqa: ARG002
+        """The images themselves."""
+        return (Aligned("input", self._module),)
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """Learn only while the federation knows no amplitude; a site that joins later receives the common one."""

@@ -20,7 +20,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from polyclinic.components.base import ComponentSettings
+from polyclinic.components.base import Aligned, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.step import Step
 from polyclinic.components.toolbox.prototypes.bank import (
@@ -121,6 +121,10 @@ class Cdpa(PrototypeComponent):
     def channels(self, network: SegmentationNetwork) -> dict[str, int]:  # noqa: ARG002
         """Encoder and decoder, with one slot for each pair of levels."""
         return dict.fromkeys(_STREAMS, self.settings.channels * (len(self._levels) - 1))
+
+    def aligns(self, network: SegmentationNetwork) -> tuple[Aligned, ...]:  # noqa: ARG002
+        """The classes in the finest decoder level, before it is fused: another method's network has that, too."""
+        return (Aligned(f"decoder{self._levels[0]}", by_class=True),) if self.on else ()
 
     def views(self, step: Step) -> dict[str, View]:
         """Both streams, levels from fine to coarse, the bottleneck left out."""

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from polyclinic.components.base import ComponentSettings
+from polyclinic.components.base import Aligned, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.step import Step
 from polyclinic.components.toolbox.prototypes.bank import Prototypes, masked_mean, mean_distances
@@ -56,6 +56,10 @@ class ClassPrototypes(PrototypeComponent):
     def channels(self, network: SegmentationNetwork) -> dict[str, int]:
         """One stream."""
         return {"prototypes": feature_width(network, self.settings.feature, self.name)}
+
+    def aligns(self, network: SegmentationNetwork) -> tuple[Aligned, ...]:  # noqa: ARG002
+        """The classes in the map."""
+        return (Aligned(self.settings.feature, by_class=True),) if self.on else ()
 
     def views(self, step: Step) -> dict[str, View]:
         """The pixels of the map."""

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from polyclinic.components.base import Component, ComponentSettings
+from polyclinic.components.base import Aligned, Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
@@ -96,6 +96,10 @@ class LocalClusters(Component):
             Shared("prototypes", ("clusters", channels), "mean of each cluster of image means", prototypes=True),
             Shared("classes", ("clusters",), "class of each cluster", torch.int64, below=self.classes),
         )
+
+    def aligns(self, network: SegmentationNetwork) -> tuple[Aligned, ...]:  # noqa: ARG002
+        """The classes in the map."""
+        return (Aligned(self.settings.feature, by_class=True),) if self.on else ()
 
     # ---- site half -----------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from polyclinic.components.base import Component, ComponentSettings
+from polyclinic.components.base import Aligned, Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
@@ -140,6 +140,10 @@ class PrototypeContrast(Component):
             ),
             Shared("classes", ("clusters",), "class of each centre", torch.int64, below=classes, at_most=most),
         )
+
+    def aligns(self, network: SegmentationNetwork) -> tuple[Aligned, ...]:  # noqa: ARG002
+        """The classes in the map, before it is projected: another method's network has that, too."""
+        return (Aligned(self.settings.feature, by_class=True),) if self.on else ()
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:
         """Take the own prototypes from the memory and those of the other sites from the broadcast."""

@@ -22,7 +22,7 @@ _MOST_EXACT = 50  # cases, as SciPy decides
 
 @dataclass(frozen=True)
 class PairedTests:
-    """Two-sided tests of whether differences are about zero; ``None`` is what so few or so equal cases do not define."""
+    """Two-sided tests of whether differences are about zero; ``None`` is what too few or too equal cases leave open."""
 
     cases: int
     zeros: int
@@ -43,7 +43,7 @@ def paired_tests(differences: Sequence[float] | Array) -> PairedTests:
     >>> paired_tests([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]).p_wilcoxon
     0.03125
     """
-    known = np.round(np.asarray(differences, dtype=np.float64), _DIGITS)
+    known: Array = np.round(np.asarray(differences, dtype=np.float64), _DIGITS)
     count, nonzero = len(known), known[known != 0]
     zeros = count - len(nonzero)
     if count < 2:

@@ -1,13 +1,13 @@
 """Bootstrap intervals of an average over sites: cases are resampled within their sites, and seeds if asked for.
 
 Sites and seeds are independent sources of chance, so each is resampled while the others stay as they are, and the
-deviations are added. Cases and seeds are crossed, not nested: a case that is drawn comes with all of its tests, and a seed
-with all of its cases. What only a case in a seed has is then counted from both sides, which errs towards wide intervals
-(Cameron, Gelbach and Miller, 2011, subtract it; the rest may be negative).
+deviations are added. Cases and seeds are crossed, not nested: a case that is drawn comes with all of its tests, and a
+seed with all of its cases. What only a case in a seed has is then counted from both sides, which errs towards wide
+intervals (Cameron, Gelbach and Miller, 2011, subtract it; the rest may be negative).
 
-Test sets of few cases need two corrections. A draw takes one case fewer than a site has (Rao and Wu, 1988): with as many as
-there are, the variance of a mean of n is too small by (n - 1) / n, half of it for two cases. And the percentiles are widened
-from the normal distribution to Student's (Hesterberg, 2015), with the degrees of freedom of Satterthwaite.
+Test sets of few cases need two corrections. A draw takes one case fewer than a site has (Rao and Wu, 1988): with as
+many as there are, the variance of a mean of n is too small by (n - 1) / n, half of it for two cases. And the percentiles
+are widened from the normal distribution to Student's (Hesterberg, 2015), with the degrees of freedom of Satterthwaite.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _MOST_NUMBERS = 4_000_000  # held at once
 def average_over_sites(differences: Sequence[Array], seeds: Sequence[int]) -> float:
     """The number of a table: a mean over the cases of a site, over sites, over the tests of a seed, over seeds.
 
-    ``differences`` has an array ``(tests, cases)`` for each site, NaN where a test has no value of a case; ``seeds`` has
-    the seed of each test. Of a seed with several tests (repeated splits) each counts alike.
+    ``differences`` has an array ``(tests, cases)`` for each site, NaN where a test has no value of a case; ``seeds``
+    has the seed of each test. Of a seed with several tests (repeated splits) each counts alike.
     """
     return float(_averages(differences, _all_cases(differences), _all_seeds(seeds))[0])
 
@@ -39,9 +39,9 @@ def bootstrap_interval(
 ) -> tuple[float, float] | None:
     """The 95 % interval of ``average_over_sites``, over cases or over cases and seeds.
 
-    A site with one case does not show how its cases spread: it is taken to be as at the site with most cases. There is no
-    interval without a site that has two cases, nor ``over_seeds`` with one seed. The same input gives the same interval,
-    whatever else is compared.
+    A site with one case does not show how its cases spread: it is taken to be as at the site with most cases. There is
+    no interval without a site that has two cases, nor ``over_seeds`` with one seed. The same input gives the same
+    interval, whatever else is compared.
     """
     kept = [site[:, ~np.isnan(site).all(axis=0)] for site in differences]
     kept = [site for site in kept if site.shape[1]]
@@ -49,11 +49,12 @@ def bootstrap_interval(
     if most < 2 or (over_seeds and number < 2):
         return None
     sources = [_of_site(kept, seeds, place, resamples) for place in range(len(kept))]
+    widening = _widening(sources)
     if over_seeds:
         sources.append((_seed_deviations(kept, seeds, resamples), number))
+        widening = max(widening, _widening(sources))  # a second source never makes an interval narrower
     total = np.sum([deviations for deviations, _ in sources], axis=0)
-    spread = _widening([(float(np.nanvar(deviations)), size - 1) for deviations, size in sources])
-    low, high = average_over_sites(kept, seeds) + spread * np.nanquantile(total, (0.025, 0.975))
+    low, high = average_over_sites(kept, seeds) + widening * np.nanquantile(total, (0.025, 0.975))
     return float(low), float(high)
 
 
@@ -88,11 +89,12 @@ def _seed_deviations(differences: Sequence[Array], seeds: Sequence[int], resampl
     return _averages(differences, _all_cases(differences), weights) - average_over_sites(differences, seeds)
 
 
-def _widening(sources: Sequence[tuple[float, int]]) -> float:
-    """Student's 97.5 % quantile over the normal one, for sums of variances with degrees of freedom."""
+def _widening(sources: Sequence[tuple[Array, int]]) -> float:
+    """Student's 97.5 % quantile over the normal one, for deviations that come of so many cases or seeds."""
     from scipy import stats
 
-    known = [(variance, freedom) for variance, freedom in sources if variance > 0]
+    variances = [(float(np.nanvar(deviations)), size - 1) for deviations, size in sources]
+    known = [(variance, freedom) for variance, freedom in variances if variance > 0]
     if not known:
         return 1.0
     freedom = sum(variance for variance, _ in known) ** 2 / sum(variance**2 / free for variance, free in known)
@@ -131,4 +133,5 @@ def _averages(differences: Sequence[Array], case_weights: Sequence[Array], test_
 
 
 def _ratio(above: Array, below: Array, otherwise: float) -> Array:
-    return np.divide(above, below, out=np.full(above.shape, otherwise), where=below > 0)
+    ratio: Array = np.divide(above, below, out=np.full(above.shape, otherwise), where=below > 0)
+    return ratio

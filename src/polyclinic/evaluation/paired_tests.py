@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +15,8 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 _DIGITS = 12  # differences that are equal but for the order of a sum must tie
-_MOST_PERMUTED = 13  # cases; all of their 8192 signs are tried where ties spoil the tables of the exact test
-_MOST_EXACT = 50  # cases, as SciPy decides
+_MOST_TIED = 13  # cases; all of their 8192 signs are tried where ties spoil the tables of the exact test
+_MOST_EXACT = 50  # cases without ties, as SciPy decides
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def paired_tests(differences: Sequence[float] | Array) -> PairedTests:
     >>> paired_tests([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]).p_wilcoxon
     0.03125
     """
-    known: Array = np.round(np.asarray(differences, dtype=np.float64), _DIGITS)
+    known: Array = np.asarray(differences, dtype=np.float64).round(_DIGITS)
     count, nonzero = len(known), known[known != 0]
     zeros = count - len(nonzero)
     if count < 2:
@@ -84,10 +83,15 @@ def _wilcoxon(nonzero: Array) -> tuple[float, bool]:
     from scipy import stats
 
     count, tied = len(nonzero), len(np.unique(np.abs(nonzero))) < len(nonzero)
-    permuted = tied and count <= _MOST_PERMUTED
-    method: Any = stats.PermutationMethod(n_resamples=2**_MOST_PERMUTED) if permuted else "auto"
-    p = float(stats.wilcoxon(nonzero, method=method).pvalue)
-    return min(p, 1.0), permuted or (not tied and count <= _MOST_EXACT)
+    if tied and count <= _MOST_TIED:
+        return _share_of_signs(stats.rankdata(np.abs(nonzero)), np.sign(nonzero)), True
+    return min(float(stats.wilcoxon(nonzero).pvalue), 1.0), not tied and count <= _MOST_EXACT
+
+
+def _share_of_signs(ranks: Array, signs: Array) -> float:
+    """The share of all signs whose ranks sum up to as much; SciPy's own way to try them takes two seconds."""
+    every = 1 - 2 * ((np.arange(2 ** len(ranks))[:, None] >> np.arange(len(ranks))) & 1)
+    return float((np.abs(every @ ranks) >= abs(signs @ ranks) - 1e-9).mean())
 
 
 def _rank_biserial(nonzero: Array) -> float:

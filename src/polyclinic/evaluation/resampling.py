@@ -6,7 +6,7 @@ seed with all of its cases. What only a case in a seed has is then counted from 
 intervals (Cameron, Gelbach and Miller, 2011, subtract it; the rest may be negative).
 
 Test sets of few cases need two corrections. A draw takes one case fewer than a site has (Rao and Wu, 1988): with as
-many as there are, the variance of a mean of n is too small by (n - 1) / n, half of it for two cases. And the percentiles
+many as there are, the variance of a mean of n is too small by (n - 1) / n, half of it for two cases. And percentiles
 are widened from the normal distribution to Student's (Hesterberg, 2015), with the degrees of freedom of Satterthwaite.
 """
 

@@ -60,7 +60,7 @@ def latex_text(text: str) -> str:
     Letters that not every font has become their number: ``U+4E2D``.
 
     >>> print(latex_text("Zürich_50% [x]"))
-    Z\\"{u}rich\\_50\\% {[}x{]}
+    Z\"{u}rich\_50\% {[}x{]}
     """
     return "".join(map(_letter, unicodedata.normalize("NFC", printable_line(text))))
 

@@ -48,4 +48,4 @@ def markdown_text(text: str) -> str:
     line = printable_line(text).replace("\\", "\\\\").replace("&", "&amp;")
     line = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", line)
     line = re.sub(r"[`*~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", line)
-    return re.sub(r"\](?=[(\[:])", r"\\]", line)
+    return re.sub(r"^\[|\](?=[(\[])", r"\\\g<0>", line)  # links, and what defines one at the start of a line

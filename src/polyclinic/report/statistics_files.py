@@ -16,8 +16,8 @@ from polyclinic.report.tables import markdown_table, value_text
 _COLUMNS = (
     "metric", "method", "reference", "difference", "cases_low", "cases_high", "cases_seeds_low", "cases_seeds_high",
     "p_t", "p_wilcoxon", "p_t_holm", "p_wilcoxon_holm", "wilcoxon_exact", "cohens_dz", "rank_biserial", "cases",
-    "zeros", "left_out", "seeds", "mean_rank", "worst_site", "worst", "deviation_over_sites", "spread_over_sites", "verdict",
-    "sentence",
+    "zeros", "left_out", "seeds", "mean_rank", "worst_site", "worst", "deviation_over_sites", "spread_over_sites",
+    "verdict", "sentence",
 )  # fmt: skip
 
 

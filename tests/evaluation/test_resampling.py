@@ -34,6 +34,15 @@ def test_three_cases_by_hand() -> None:
     assert (low, high) == pytest.approx((3 - 3 * widening(2), 3 + 3 * widening(2)))
 
 
+def test_a_draw_takes_one_case_fewer() -> None:
+    """Cases 0, 2, 4, 6. Of the 64 draws of three one has the sum 0 and three the sum 2: 1/64 < 0.025 < 4/64, so 2 / 3.
+
+    Of the 256 draws of four, 1 + 4 have the sums 0 and 2, and 10 the sum 4: 5/256 < 0.025 < 15/256, so 1.
+    """
+    low, high = bootstrap_interval([np.array([[0.0, 2.0, 4.0, 6.0]])], [0], over_seeds=False) or (NAN, NAN)
+    assert (low, high) == pytest.approx((3 - 7 / 3 * widening(3), 3 + 7 / 3 * widening(3)))
+
+
 def test_two_sites_are_drawn_apart() -> None:
     """Sites with cases 0, 4 and 0, 4: draws of one give ± 1 each, together -2, 0 or 2 with 1/4 at the ends."""
     site = np.array([[0.0, 4.0]])

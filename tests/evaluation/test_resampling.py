@@ -57,6 +57,14 @@ def test_seeds_by_hand() -> None:
     assert bootstrap_interval([site], [5, 9], over_seeds=True) == pytest.approx((3 - widening(1), 3 + widening(1)))
 
 
+def test_a_second_source_of_chance_never_makes_it_narrower() -> None:
+    """Two cases have one degree of freedom, five seeds four; together they have more, and must not gain by it."""
+    site = np.array([[0.0, 4.0]]) + np.array([[-4.0], [-2.0], [0.0], [2.0], [4.0]])
+    cases, both = (bootstrap_interval([site], range(5), over) or (NAN, NAN) for over in (False, True))
+    assert both[0] < cases[0]
+    assert cases[1] < both[1]
+
+
 def test_more_seeds_of_the_same_numbers_are_not_more_cases() -> None:
     """A fresh case a seed would make the interval half as wide with four of them."""
     site = np.array([[0.1, -0.2, 0.4, 0.3, 0.0]])

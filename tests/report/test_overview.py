@@ -62,8 +62,9 @@ def test_files_of_three_methods_have_a_diagram_and_those_of_an_unfinished_grid_s
     for line in (*table.words, "| z | 1.00 | a | 62.00 | 0.00 | 0.00 |"):
         assert line in text
     partial = write_grid(tmp_path / "partial", {"x": [sites(0.0)], "y": [None]})
-    words = write_tables(partial, "dice", ["dice"], partial=True).words
-    assert words == ("y against x: not tested, no seed is finished for both",)
+    half = write_tables(partial, "dice", ["dice"], partial=True)
+    assert half.words == ("y against x: not tested, no seed is finished for both",)
+    assert half.header[-1] == "vs x", "no column of p-values where there is none"
 
 
 def test_one_metric_has_no_overview(tiny_recipe_file: Path, tmp_path: Path) -> None:

@@ -96,9 +96,11 @@ def test_names_are_shown_and_never_obeyed(capsys: pytest.CaptureFixture[str]) ->
     names = ("[red]x[/red]", "<img src=x onerror=y>", "a|b\n# c")
     values = {name: {"average": [0.5], "\x1b[2Jsite": [0.5]} for name in names}
     table = Comparison("dice", names, ("\x1b[2Jsite",), values, words=("[red]x[/red] against *y*",))
+    table = replace(table, missing=("[red]z[/red] seed 1",))
     print_comparison(table)
     shown = capsys.readouterr().out
     assert "[red]x[/red] against *y*" in shown
+    assert "Not finished: [red]z[/red] seed 1." in shown
     assert "\x1b" not in shown
     lines = table.to_markdown().splitlines()
     assert lines[3].startswith("| &lt;img src=x onerror=y> |")
@@ -112,6 +114,7 @@ def test_json_has_every_seed(table: Comparison) -> None:
     assert found["methods"]["second"]["b"]["seeds"] == [0.5, None]
     assert found["methods"]["second"]["average"]["difference"] == pytest.approx(0.05)
     assert found["methods"]["first"]["a"]["difference"] is None
+    assert found["p_values"] == {}
 
 
 def test_a_site_that_only_some_methods_tested_is_a_gap(tmp_path: Path) -> None:

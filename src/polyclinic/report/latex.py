@@ -66,7 +66,8 @@ def latex_text(text: str) -> str:
 
 
 def _caption(table: Comparison) -> str:
-    p = " p: Wilcoxon signed-rank test over cases, Holm-corrected." if table.p_values else ""
+    holm = ", Holm-corrected" if len(table.p_values) > 1 else ""
+    p = f" p: Wilcoxon signed-rank test over cases{holm}." if table.p_values else ""
     marked = " Best in bold, second underlined." if any(any(marks) for marks in table.marks()) else ""
     return f"{table.caption}{marked}{p}"
 

@@ -38,6 +38,8 @@ def all_statistics(
 def with_statistics(table: Comparison, statistics: GridStatistics) -> Comparison:
     """A comparison with differences to the reference, p-values and words."""
     p_values = {name: one.p_wilcoxon_holm for name, one in statistics.methods.items()}
+    if not any(p is not None for p in p_values.values()):
+        p_values = {}
     ranked = [statistics.ranks.sentence] if statistics.ranks and statistics.ranks.friedman_p is not None else []
     words = [*statistics.sentences, *ranked, *filter(None, [statistics.note])]
     return replace(table, reference=statistics.reference, p_values=p_values, words=tuple(words))

@@ -97,7 +97,8 @@ class Comparison:
             for row, marks in zip(self.rows(), self.marks(), strict=True)
         ]
         words = "".join(f"- {markdown_text(line)}\n" for line in self.words)
-        return f"{markdown_table([self.header, *rows])}\n\n{self.caption}\n" + (f"\n{words}" if words else "")
+        caption = markdown_text(self.caption)
+        return f"{markdown_table([self.header, *rows])}\n\n{caption}\n" + (f"\n{words}" if words else "")
 
     @property
     def caption(self) -> str:
@@ -122,7 +123,8 @@ class Comparison:
             }
             for method in self.methods
         }
-        return {"metric": self.metric, "reference": self.against, "caption": self.caption, "methods": columns}
+        about = {"metric": self.metric, "reference": self.against, "caption": self.caption}
+        return {**about, "methods": columns, "p_values": dict(self.p_values)}
 
     def to_csv(self) -> str:
         """One line a method and column, in full precision; the p-value is that of the average's difference."""
@@ -197,7 +199,8 @@ def print_comparison(table: Comparison) -> None:
 def _laid_out(table: Comparison, name_width: int, plus_minus: str, folds: bool = False) -> Table:
     """Names in lines of ``name_width``; a column ``folds`` inside words only where nothing else fits."""
     # Few lines, so that four sites with their deviations come close to 80 columns.
-    shown = Table(caption=table.caption, caption_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
+    caption = Text(printable_line(table.caption))  # it may name runs
+    shown = Table(caption=caption, caption_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
     for number, name in enumerate(table.header):
         justify: Literal["left", "right"] = "right" if number else "left"
         shown.add_column(Text(_in_lines(name, name_width)), justify=justify, overflow="fold", no_wrap=not folds)

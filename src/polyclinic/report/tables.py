@@ -42,8 +42,8 @@ class Comparison:
 
     @property
     def against(self) -> str:
-        """The method that differences are to."""
-        return self.reference or self.methods[0]
+        """The method that differences are to; the first one if the reference is not in the table."""
+        return self.reference if self.reference in self.methods else self.methods[0]
 
     @property
     def columns(self) -> tuple[str, ...]:

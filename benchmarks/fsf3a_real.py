@@ -47,7 +47,9 @@ def after_rounds(folders: dict[str, list[Path]]) -> str:
 
 
 def only(compared: Comparison, methods: tuple[str, ...]) -> Comparison:
-    return replace(compared, methods=methods, values={m: compared.values[m] for m in methods})
+    """A part of the table, without statistics: those are for the methods of the whole."""
+    values = {m: compared.values[m] for m in methods}
+    return replace(compared, methods=methods, values=values, reference="", p_values={}, words=())
 
 
 def main() -> None:

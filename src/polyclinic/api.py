@@ -13,6 +13,7 @@ import polyclinic.deploy.local_federation  # noqa: F401 (registers the engines f
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import load_recipe, require_federation
 from polyclinic.report.overview import write_tables
+from polyclinic.report.statistics import check_reference
 from polyclinic.report.study import StudyTable, study_of
 from polyclinic.report.tables import Comparison
 from polyclinic.runs.grid import run_grid
@@ -35,30 +36,38 @@ def compare(
     overrides: Iterable[str] = (),
     metric: str = "dice",
     jobs: int | None = None,
+    reference: str | None = None,
 ) -> Comparison:
-    """Run methods x seeds and compare them; a grid that was interrupted goes on.
+    """Run methods x seeds and compare them with ``reference`` or the first; a grid that was interrupted goes on.
 
     Runs go side by side in processes of their own, as many as the machine has room for, or ``jobs``; with ``jobs=1``
     they go one after another in this process.
     """
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
     numbers = parse_seeds(str(seeds), loaded.seed) if isinstance(seeds, int) else tuple(seeds)
-    return compare_grid(plan_grid(loaded, tuple(methods), numbers, Path(out)), metric=metric, jobs=jobs)
+    plan = plan_grid(loaded, tuple(methods), numbers, Path(out))
+    return compare_grid(plan, metric=metric, jobs=jobs, reference=reference)
 
 
 def compare_grid(
-    plan: GridPlan, *, metric: str = "dice", jobs: int | None = None, observer: GridObserver | None = None
+    plan: GridPlan,
+    *,
+    metric: str = "dice",
+    jobs: int | None = None,
+    observer: GridObserver | None = None,
+    reference: str | None = None,
 ) -> Comparison:
-    """Run what is missing of a grid, then write ``table.md`` and ``table.csv``, all metrics in both.
+    """Run what is missing of a grid, then write its tables and statistics, all metrics in each file.
 
     If runs fail, the tables hold the others, and the error names those that failed.
     """
+    check_reference(plan.methods, reference)
     try:
         run_grid(plan, metric=metric, jobs=jobs, observer=observer)
     except GridFailedError:
-        _write_what_is_there(plan, metric)
+        _write_what_is_there(plan, metric, reference)
         raise
-    return write_tables(plan.out, metric, plan.recipe.evaluation.metrics)
+    return write_tables(plan.out, metric, plan.recipe.evaluation.metrics, reference=reference)
 
 
 def study(
@@ -104,9 +113,9 @@ def compare_study(
     return table
 
 
-def _write_what_is_there(plan: GridPlan, metric: str) -> bool:
+def _write_what_is_there(plan: GridPlan, metric: str, reference: str | None = None) -> bool:
     """The tables of a grid in which runs are missing; whether there is any to show."""
     if not any((cell.folder / "summary.json").exists() for cell in plan.cells):
         return False
-    write_tables(plan.out, metric, plan.recipe.evaluation.metrics, partial=True)
+    write_tables(plan.out, metric, plan.recipe.evaluation.metrics, partial=True, reference=reference)
     return True

@@ -34,13 +34,28 @@ def test_compare_prints_the_table_it_writes(tiny_recipe_file: Path, tmp_path: Pa
     assert f" {100 * difference:+.2f} " in done.out
     assert f"| {100 * difference:+.2f} |" in (out / "table.md").read_text()
     assert "dice in %, mean ± standard deviation over 2 seeds." in done.out
-    assert done.out.splitlines()[-1] == f"Table: {out / 'table.md'} and {out / 'table.csv'}; run folders: {out}"
+    end = f"Tables (.md, .csv, .tex) and statistics (.csv, .json) are in {out}, beside the run folders."
+    assert done.out.splitlines()[-1] == end
+    words = json.loads((out / "statistics.json").read_text())["metrics"]["dice"]["methods"]
+    sentence = words["fedavg+proximal(mu=0.5)"]["sentence"]
+    assert sentence.startswith(f"fedavg+proximal(mu=0.5) against fedavg: {100 * difference:+.2f} [")
+    assert sentence in " ".join(done.out.split())
+    assert f"- {sentence}" in (out / "table.md").read_text()
     assert done.err.splitlines()[:2] == ["4 runs to do, one after another", "fedavg seed 3: started"]
     assert "fedavg seed 3: finished in" in done.err
 
     again = call(*arguments, "--seeds", "3,5", "--set", "training.rounds=1", "--metric", "hd95")
     assert again.err == "", "nothing is trained again"
     assert "hd95 mean distance" in again.out
+
+    reference = "fedavg+proximal(mu=0.5)"
+    plain = call(*arguments, "--seeds", "3,5", "--set", "training.rounds=1", "--json", "--reference", reference)
+    found = json.loads(plain.out)
+    assert found["tables"]["dice"]["reference"] == found["statistics"]["reference"] == reference
+    assert found["tables"]["dice"]["methods"]["fedavg"]["average"]["seeds"] == values["fedavg"]
+    assert found["statistics"]["metrics"]["dice"]["methods"]["fedavg"]["difference"] == pytest.approx(-difference)
+    assert found["words"][0].startswith(f"fedavg against {reference}: ")
+    assert list(found["tables"]) == list(found["statistics"]["metrics"])
 
 
 @pytest.mark.parametrize(
@@ -50,6 +65,10 @@ def test_compare_prints_the_table_it_writes(tiny_recipe_file: Path, tmp_path: Pa
         (("--methods", "fedavg,fedbnn"), "'fedbnn' is not a method, did you mean 'fedbn'?"),
         (("--methods", ","), "--methods: name at least one method"),
         (("--methods", "fedavg", "--metric", "dicee"), "--metric dicee: not measured; evaluation.metrics holds dice,"),
+        (
+            ("--methods", "fedavg,fedbn", "--reference", "fedbnn"),
+            "--reference fedbnn: not among the methods, did you mean",
+        ),
         (("--methods", "fedavg", "--seeds", "many"), "--seeds many: expected a number such as 3"),
         (("--methods", "fedavg", "--seeds", "0"), "--seeds: expected at least one seed"),
     ],

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.evaluation import aggregate
-from polyclinic.evaluation.aggregate import Row, for_json, rows_from_csv, rows_to_csv, summarise
+from polyclinic.evaluation.aggregate import (
+    Row,
+    case_values,
+    for_json,
+    named_case_values,
+    rows_from_csv,
+    rows_to_csv,
+    summarise,
+)
 
 NAN = math.nan
 
@@ -50,6 +58,13 @@ def test_means_over_classes_then_images_then_cases_then_sites() -> None:
 def test_one_foreground_class_has_no_entry_of_its_own_and_metrics_stay_apart() -> None:
     rows = [row("a", "1", "1", "disc", "dice", 0.5), row("a", "1", "1", "disc", "hd95", 4.0)]
     assert summarise(rows) == ({"a": {"dice": 0.5, "hd95": 4.0}}, {"dice": 0.5, "hd95": 4.0})
+
+
+def test_values_of_cases_have_their_names() -> None:
+    rows = [row("a", "2", "x", "disc", "dice", 0.5), row("a", "1", "y", "disc", "dice", 0.25)]
+    rows += [row("a", "2", "z", "disc", "dice", 1.0)]
+    assert named_case_values(rows) == {"dice": {"2": 0.75, "1": 0.25}}
+    assert case_values(rows) == {"dice": [0.75, 0.25]}
 
 
 def test_nan_sites_do_not_enter_the_average() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from grid_values import Values, write_grid
+from polyclinic.report.overview import write_tables
 from support import call
 
 
@@ -24,7 +27,8 @@ def test_compare_shows_and_writes_all_metrics(
         method: json.loads((tmp_path / f"{method}-seed0" / "summary.json").read_text())["average"]
         for method in ("fedavg", "fedbn")
     }
-    lines = (tmp_path / "table.md").read_text().splitlines()
+    marks = re.compile(r"\*\*|</?ins>")
+    lines = [marks.sub("", line) for line in (tmp_path / "table.md").read_text().splitlines()]
     start = lines.index("| method | dice | iou | hd95 | asd |")
     for number, (method, values) in enumerate(averages.items()):
         scales = {"dice": 100, "iou": 100, "hd95": 1, "asd": 1}
@@ -36,6 +40,31 @@ def test_compare_shows_and_writes_all_metrics(
         rows = {(r["metric"], r["method"], r["column"]): float(r["mean"]) for r in csv.DictReader(file)}
     assert len(rows) == 4 * 2 * 3
     assert rows["asd", "fedbn", "average"] == averages["fedbn"]["asd"]
+    tex = (tmp_path / "table.tex").read_text()
+    assert re.findall(r"\\label\{tab:(\w+)\}", tex) == ["dice", "iou", "hd95", "asd"]
+    stored = json.loads((tmp_path / "statistics.json").read_text())
+    assert list(stored["metrics"]) == ["dice", "iou", "hd95", "asd"]
+    assert stored["metrics"]["asd"]["methods"]["fedbn"]["sentence"] in "\n".join(lines)
+
+
+def test_files_of_three_methods_have_a_diagram_and_those_of_an_unfinished_grid_say_so(tmp_path: Path) -> None:
+    def sites(more: float) -> Values:
+        return {s: {f"c{n}": 0.5 + 0.1 * n + more for n in range(3)} for s in "abc"}
+
+    methods = {name: [sites(0.01 * number)] * 2 for number, name in enumerate(("x", "y", "z"))}
+    table = write_tables(write_grid(tmp_path / "grid", methods), "dice", ["dice"], reference="y")
+    assert (table.against, table.header[-2:]) == ("y", ["vs y", "p"])
+    assert {path.name for path in (tmp_path / "grid").iterdir() if path.is_file()} == {
+        "grid.json", "table.md", "table.csv", "table.tex", "statistics.csv", "statistics.json",
+        "critical-difference.pdf", "critical-difference.svg",
+    }  # fmt: skip
+    text = (tmp_path / "grid" / "table.md").read_text()
+    for line in (*table.words, "| z | 1.00 | a | 62.00 | 0.00 | 0.00 |"):
+        assert line in text
+    partial = write_grid(tmp_path / "partial", {"x": [sites(0.0)], "y": [None]})
+    half = write_tables(partial, "dice", ["dice"], partial=True)
+    assert half.words == ("y against x: not tested, no seed is finished for both",)
+    assert half.header[-1] == "vs x", "no column of p-values where there is none"
 
 
 def test_one_metric_has_no_overview(tiny_recipe_file: Path, tmp_path: Path) -> None:

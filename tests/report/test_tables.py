@@ -5,14 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.wording import readable_bytes
-from polyclinic.report.tables import Comparison, comparison_of, print_comparison, print_run
+from polyclinic.report.tables import Comparison, _laid_out, comparison_of, print_comparison, print_run
 
 
 def make_grid(folder: Path, values: dict[str, list[dict[str, Any]]]) -> Path:
@@ -62,6 +64,57 @@ def test_markdown_is_a_table_with_a_caption(table: Comparison) -> None:
     assert lines[:2] == ["| method | a | b | average | vs first |", "| --- | ---: | ---: | ---: | ---: |"]
     assert all(line.count("|") == 6 for line in lines[:4])
     assert lines[-1] == "dice in %, mean ± standard deviation over 2 seeds."
+
+
+def test_differences_are_to_the_reference_and_p_values_have_a_column(table: Comparison) -> None:
+    other = replace(table, reference="second", p_values={"first": 0.2391})
+    assert other.header[-2:] == ["vs second", "p"]
+    assert [row[-2:] for row in other.rows()] == [["-5.00", "0.24"], ["", ""]]
+    rows = {(r["method"], r["column"]): r for r in csv.DictReader(io.StringIO(other.to_csv()))}
+    assert (rows["first", "average"]["p"], rows["first", "average"]["reference"]) == ("0.2391", "second")
+    assert rows["first", "a"]["p"] == "", "only averages are tested"
+
+
+def test_best_is_bold_and_second_underlined() -> None:
+    values = {m: {c: [v] for c in ("a", "average")} for m, v in (("x", 0.5), ("y", 0.7), ("z", 0.6))}
+    table = Comparison("dice", ("x", "y", "z"), ("a",), values)
+    assert table.to_markdown().splitlines()[2:5] == [
+        "| x | 50.00 | 50.00 |  |",
+        "| y | **70.00** | **70.00** | +20.00 |",
+        "| z | <ins>60.00</ins> | <ins>60.00</ins> | +10.00 |",
+    ]
+    far = replace(table, metric="hd95")
+    assert [marks[1] for marks in far.marks()] == ["best", "", "second"]
+    console = Console(force_terminal=True, width=80, color_system="standard", file=io.StringIO())
+    console.print(_laid_out(table, 80, " ± "))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[1m70.00\x1b[0m" in shown
+    assert "\x1b[4m60.00\x1b[0m" in shown
+
+
+def test_names_are_shown_and_never_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("[red]x[/red]", "<img src=x onerror=y>", "a|b\n# c")
+    values = {name: {"average": [0.5], "\x1b[2Jsite": [0.5]} for name in names}
+    table = Comparison("dice", names, ("\x1b[2Jsite",), values, words=("[red]x[/red] against *y*",))
+    table = replace(table, missing=("[red]z[/red] seed 1",))
+    print_comparison(table)
+    shown = capsys.readouterr().out
+    assert "[red]x[/red] against *y*" in shown
+    assert "Not finished: [red]z[/red] seed 1." in shown
+    assert "\x1b" not in shown
+    lines = table.to_markdown().splitlines()
+    assert lines[3].startswith("| &lt;img src=x onerror=y> |")
+    assert lines[4].startswith("| a\\|b # c |")
+    assert lines[-1] == "- \\[red]x[/red] against \\*y\\*"
+
+
+def test_json_has_every_seed(table: Comparison) -> None:
+    found = json.loads(json.dumps(table.to_json(), allow_nan=False))
+    assert (found["metric"], found["reference"]) == ("dice", "first")
+    assert found["methods"]["second"]["b"]["seeds"] == [0.5, None]
+    assert found["methods"]["second"]["average"]["difference"] == pytest.approx(0.05)
+    assert found["methods"]["first"]["a"]["difference"] is None
+    assert found["p_values"] == {}
 
 
 def test_a_site_that_only_some_methods_tested_is_a_gap(tmp_path: Path) -> None:

@@ -50,18 +50,23 @@ def summarise(rows: Iterable[Row]) -> tuple[dict[str, dict[str, float]], dict[st
 
 def case_values(rows: Iterable[Row]) -> dict[str, list[float]]:
     """One value a case of each entry that ``summarise`` has for a site; ``rows`` are of one site."""
+    return {name: list(values.values()) for name, values in named_case_values(rows).items()}
+
+
+def named_case_values(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
+    """The same by the name of the case: ``dice -> case -> value``."""
     by_metric: dict[str, dict[str, dict[str, list[tuple[str, float]]]]] = {}
     classes: dict[str, dict[str, None]] = {}
     for row in rows:
         cases = by_metric.setdefault(row["metric"], {})
         cases.setdefault(row["case"], {}).setdefault(row["image"], []).append((row["class"], row["value"]))
         classes.setdefault(row["metric"], {})[row["class"]] = None
-    values: dict[str, list[float]] = {}
+    values: dict[str, dict[str, float]] = {}
     for metric, cases in by_metric.items():
         names = (None, *classes[metric]) if len(classes[metric]) > 1 else (None,)
         for name in names:
             key = metric if name is None else f"{metric}/{name}"
-            values[key] = [_case_value(images, name) for images in cases.values()]
+            values[key] = {case: _case_value(images, name) for case, images in cases.items()}
     return values
 
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_json
-from polyclinic.core.wording import readable_bytes
+from polyclinic.core.wording import printable_line, readable_bytes
 from polyclinic.evaluation.metric_registry import Unit, known_metrics
+from polyclinic.report.marks import STYLES, Mark, best_and_second, markdown_cell, markdown_text
+from polyclinic.report.statistics_words import p_number
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,17 @@ class Comparison:
     values: dict[str, dict[str, list[float | None]]]
     missing: tuple[str, ...] = ()
     """Runs that are not finished, such as ``fedbn seed 1``."""
+    reference: str = ""
+    """The method that differences are to; the first one if it is empty."""
+    p_values: Mapping[str, float | None] = field(default_factory=dict)
+    """Of the averages' differences to the reference, by method; no column where it is empty."""
+    words: tuple[str, ...] = ()
+    """What is shown and what is not, a line a method, and what those lines are."""
+
+    @property
+    def against(self) -> str:
+        """The method that differences are to; the first one if the reference is not in the table."""
+        return self.reference if self.reference in self.methods else self.methods[0]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -46,29 +61,44 @@ class Comparison:
         return stdev(known) if len(known) > 1 else None
 
     def difference(self, method: str, column: str = "average") -> float | None:
-        """Mean minus that of the first method."""
-        own, first = self.mean(method, column), self.mean(self.methods[0], column)
-        return None if own is None or first is None or method == self.methods[0] else own - first
+        """Mean minus that of the reference."""
+        own, first = self.mean(method, column), self.mean(self.against, column)
+        return None if own is None or first is None or method == self.against else own - first
 
     def rows(self) -> list[list[str]]:
-        """The cells as text, the difference to the first method last."""
+        """The cells as text; last the difference to the reference, and its p-value where there is one."""
         return [
             [
                 method,
                 *(value_text(self.mean(method, c), self.deviation(method, c), self.metric) for c in self.columns),
                 _signed(self.difference(method), self.metric),
+                *([_p_cell(self.p_values.get(method))] if self.p_values else []),
             ]
             for method in self.methods
         ]
 
+    def marks(self) -> list[list[Mark]]:
+        """Which of the cells of ``rows`` is the best of its column, and which the second."""
+        by_column = [
+            best_and_second({m: self.mean(m, column) for m in self.methods}, self.metric) for column in self.columns
+        ]
+        ends: list[Mark] = [""] * (len(self.header) - 1 - len(self.columns))
+        return [["", *(found[method] for found in by_column), *ends] for method in self.methods]
+
     @property
     def header(self) -> list[str]:
         """Names of the columns of ``rows``."""
-        return ["method", *self.columns, f"vs {self.methods[0]}"]
+        return ["method", *self.columns, f"vs {self.against}", *(["p"] if self.p_values else [])]
 
     def to_markdown(self) -> str:
-        """A Markdown table with a line that says what it shows."""
-        return f"{markdown_table([self.header, *self.rows()])}\n\n{self.caption}\n"
+        """A Markdown table with a line that says what it shows; best values are bold, second ones underlined."""
+        rows = [
+            [markdown_cell(cell, mark) for cell, mark in zip(row, marks, strict=True)]
+            for row, marks in zip(self.rows(), self.marks(), strict=True)
+        ]
+        words = "".join(f"- {markdown_text(line)}\n" for line in self.words)
+        caption = markdown_text(self.caption)
+        return f"{markdown_table([self.header, *rows])}\n\n{caption}\n" + (f"\n{words}" if words else "")
 
     @property
     def caption(self) -> str:
@@ -79,21 +109,43 @@ class Comparison:
         gaps = f" Not finished: {', '.join(self.missing)}." if self.missing else ""
         return f"{self.metric}{unit}, {spread} {seeds} seed{'s' if seeds > 1 else ''}.{gaps}"
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: the numbers of every seed, and what the table shows of them."""
+        columns = {
+            method: {
+                column: {
+                    "mean": self.mean(method, column),
+                    "standard_deviation": self.deviation(method, column),
+                    "difference": self.difference(method, column),
+                    "seeds": self.values[method][column],
+                }
+                for column in self.columns
+            }
+            for method in self.methods
+        }
+        about = {"metric": self.metric, "reference": self.against, "caption": self.caption}
+        return {**about, "methods": columns, "p_values": dict(self.p_values)}
+
     def to_csv(self) -> str:
-        """One line a method and column, in full precision: mean, deviation, difference to the first method."""
+        """One line a method and column, in full precision; the p-value is that of the average's difference."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["method", "column", "metric", "mean", "standard_deviation", "difference", "seeds"])
+        writer.writerow(
+            ["method", "column", "metric", "mean", "standard_deviation", "difference", "seeds", "reference", "p"]
+        )
         for method in self.methods:
             for column in self.columns:
                 known = sum(v is not None for v in self.values[method][column])
                 numbers = (one(method, column) for one in (self.mean, self.deviation, self.difference))
-                writer.writerow([method, column, self.metric, *numbers, known])
+                p = self.p_values.get(method) if column == "average" else None
+                writer.writerow([method, column, self.metric, *numbers, known, self.against, p])
         return text.getvalue()
 
 
 def markdown_table(rows: list[list[str]]) -> str:
-    """Rows of cells as a Markdown table; the first row is the header."""
+    """Rows of cells as a Markdown table; the first row and the first column are names, which may hold anything."""
+    header, *others = rows
+    rows = [list(map(markdown_text, header)), *([markdown_text(row[0]), *row[1:]] for row in others)]
     lines = [rows[0], ["---"] + ["---:"] * (len(rows[0]) - 1), *rows[1:]]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
@@ -140,24 +192,28 @@ def print_comparison(table: Comparison) -> None:
             shown = whole
             break
     console.print(shown)
+    for line in table.words:
+        console.print(line, markup=False, highlight=False)
 
 
 def _laid_out(table: Comparison, name_width: int, plus_minus: str, folds: bool = False) -> Table:
     """Names in lines of ``name_width``; a column ``folds`` inside words only where nothing else fits."""
     # Few lines, so that four sites with their deviations come close to 80 columns.
-    shown = Table(caption=table.caption, caption_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
+    caption = Text(printable_line(table.caption))  # it may name runs
+    shown = Table(caption=caption, caption_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
     for number, name in enumerate(table.header):
         justify: Literal["left", "right"] = "right" if number else "left"
-        shown.add_column(_in_lines(name, name_width), justify=justify, overflow="fold", no_wrap=not folds)
-    for method, *cells in table.rows():
-        shown.add_row(_in_lines(method, name_width), *(cell.replace(" ± ", plus_minus) for cell in cells))
+        shown.add_column(Text(_in_lines(name, name_width)), justify=justify, overflow="fold", no_wrap=not folds)
+    for (method, *cells), (_, *marks) in zip(table.rows(), table.marks(), strict=True):
+        texts = (Text(cell.replace(" ± ", plus_minus), STYLES[mark]) for cell, mark in zip(cells, marks, strict=True))
+        shown.add_row(Text(_in_lines(method, name_width)), *texts)
     return shown
 
 
 def _in_lines(name: str, width: int) -> str:
     """A name in lines of about ``width``, broken before ``+``, ``-`` and ``(`` and after ``,``, ``_`` and blanks."""
     lines = [""]
-    for piece in re.split(r"(?=[+(-])|(?<=[,_ ])", name):
+    for piece in re.split(r"(?=[+(-])|(?<=[,_ ])", printable_line(name)):
         if lines[-1] and len(lines[-1] + piece) > width:
             lines.append("")
         lines[-1] += piece
@@ -260,6 +316,10 @@ def value_text(value: float | None, deviation: float | None, metric: str) -> str
         return "-"
     shown = f"{value * metric_scale(metric):.2f}"
     return shown if deviation is None else f"{shown} ± {deviation * metric_scale(metric):.2f}"
+
+
+def _p_cell(p: float | None) -> str:
+    return "" if p is None else p_number(p)
 
 
 def _signed(value: float | None, metric: str) -> str:

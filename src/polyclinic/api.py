@@ -1,4 +1,4 @@
-"""What ``import polyclinic`` offers: one run, a comparison, a study, masks of new images.
+"""What ``import polyclinic`` offers: one run, a comparison, an ablation, a study, masks of new images.
 
 The command line calls the same functions.
 """
@@ -12,9 +12,11 @@ from pathlib import Path
 import polyclinic.deploy.local_federation  # noqa: F401 (registers the engines flower and simulation)
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import load_recipe, require_federation
+from polyclinic.report.ablation import AblationTable, ablation_of
 from polyclinic.report.overview import write_tables
 from polyclinic.report.study import StudyTable, study_of
 from polyclinic.report.tables import Comparison
+from polyclinic.runs.ablation import AblationPlan, plan_ablation, run_ablation
 from polyclinic.runs.grid import run_grid
 from polyclinic.runs.grid_failure import GridFailedError
 from polyclinic.runs.grid_plan import GridPlan, parse_seeds, plan_grid
@@ -23,7 +25,9 @@ from polyclinic.runs.predict import predict
 from polyclinic.runs.start_run import RunResult, run
 from polyclinic.runs.study import StudyPlan, plan_study, run_study
 
-__all__ = ["RunResult", "compare", "compare_grid", "compare_study", "predict", "run", "study"]
+__all__ = [
+    "RunResult", "ablate", "compare", "compare_ablation", "compare_grid", "compare_study", "predict", "run", "study",
+]  # fmt: skip
 
 
 def compare(
@@ -59,6 +63,47 @@ def compare_grid(
         _write_what_is_there(plan, metric)
         raise
     return write_tables(plan.out, metric, plan.recipe.evaluation.metrics)
+
+
+def ablate(
+    recipe: Recipe | str | Path,
+    method: str | None = None,
+    *,
+    out: str | Path,
+    components: Iterable[str] | None = None,
+    seeds: int | Iterable[int] = 3,
+    overrides: Iterable[str] = (),
+    metric: str = "dice",
+    jobs: int | None = None,
+) -> AblationTable:
+    """Compare every subset of a method's components, or of the named ones; by default of the recipe's method.
+
+    Runs that ``out`` holds already, of an earlier ablation or comparison, are kept. ``jobs`` is as in :func:`compare`.
+    """
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
+    numbers = parse_seeds(str(seeds), loaded.seed) if isinstance(seeds, int) else tuple(seeds)
+    named = None if components is None else tuple(components)
+    plan = plan_ablation(loaded, method or loaded.method, named, numbers, Path(out))
+    return compare_ablation(plan, metric, jobs)
+
+
+def compare_ablation(
+    plan: AblationPlan, metric: str = "dice", jobs: int | None = None, observer: GridObserver | None = None
+) -> AblationTable:
+    """Run what is missing of an ablation; write the tables of its grid and ``ablation.md``, ``.csv`` and ``.tex``.
+
+    If runs fail, the tables hold the others.
+    """
+    try:
+        run_ablation(plan, metric, jobs, observer)
+    except GridFailedError:
+        if _write_what_is_there(plan.listed, metric):
+            ablation_of(plan.out, metric, partial=True).write(plan.out)
+        raise
+    _write_what_is_there(plan.listed, metric)
+    table = ablation_of(plan.out, metric)
+    table.write(plan.out)
+    return table
 
 
 def study(

@@ -5,7 +5,7 @@ The command line calls the same functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -108,7 +108,7 @@ def compare_ablation(
 
 def study(
     recipe: str | Path,
-    vary: str,
+    vary: str | Sequence[str],
     methods: Iterable[str],
     *,
     out: str | Path,
@@ -119,7 +119,7 @@ def study(
 ) -> StudyTable:
     """Compare methods for every value of ``vary``, such as ``data.labelled=5,10,20``; what was interrupted goes on.
 
-    ``jobs`` is as in :func:`compare`; the runs of all values share the machine.
+    ``vary`` may be a list of two, whose pairs of values are then compared. ``jobs`` is as in :func:`compare`; the runs of all values share the machine.
     """
     overrides = tuple(overrides)
     first = load_recipe(recipe, overrides)
@@ -131,7 +131,7 @@ def study(
 def compare_study(
     plan: StudyPlan, metric: str = "dice", jobs: int | None = None, observer: GridObserver | None = None
 ) -> StudyTable:
-    """Run what is missing of a study and write the tables of its grids and ``study.md``, ``.csv`` and ``.png``.
+    """Run what is missing of a study and write the tables of its grids, and ``study.md``, ``.csv`` and pictures.
 
     A grid's table is written as soon as its runs are done. If runs fail, the tables hold the others.
     """

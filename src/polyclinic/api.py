@@ -119,7 +119,8 @@ def study(
 ) -> StudyTable:
     """Compare methods for every value of ``vary``, such as ``data.labelled=5,10,20``; what was interrupted goes on.
 
-    ``vary`` may be a list of two, whose pairs of values are then compared. ``jobs`` is as in :func:`compare`; the runs of all values share the machine.
+    ``vary`` may be a list of two, whose pairs of values are then compared. ``jobs`` is as in :func:`compare`; the runs
+    of all values share the machine.
     """
     overrides = tuple(overrides)
     first = load_recipe(recipe, overrides)

@@ -24,7 +24,7 @@ CHECK = "✓"
 
 @dataclass(frozen=True)
 class AblationTable:
-    """``kept`` holds for every row, by its method expression, the ``components`` that it keeps; the base comes first."""
+    """``kept`` holds, by a row's method expression, the ``components`` that the row keeps; the base comes first."""
 
     method: str
     components: tuple[str, ...]
@@ -51,7 +51,7 @@ class AblationTable:
         return None if own is None or other is None or row == to else own - other
 
     def contribution(self, component: str) -> tuple[float | None, int]:
-        """What a component adds to the average: the mean over pairs of rows that differ in it alone, and their number."""
+        """What a component adds to the average: the mean over pairs of rows that differ in it alone, and their count."""
         rows = {frozenset(kept): row for row, kept in self.kept.items()}
         found = [
             self.difference(row, rows[kept - {component}])

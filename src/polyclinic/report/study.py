@@ -59,7 +59,7 @@ class StudyTable:
         return [*rows, *([method, *(self._cell(method, value) for value in self.values)] for method in self.methods)]
 
     def matrix(self, method: str) -> list[list[str]]:
-        """The average of a method over pairs of values: the second key's as a header, then a row for each of the first."""
+        """The averages of a method: the second key's values as a header, then a row for each of the first."""
         (first, downwards), (second, across) = self.axes.items()
         rows = [[first, *(f"{second}={across[0]}", *across[1:])]]
         return [*rows, *([one, *(self._cell(method, f"{one}, {other}") for other in across)] for one in downwards)]

@@ -41,7 +41,7 @@ def save_figure(figure: Figure, stem: Path) -> None:
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
-        text.set_parse_math(False)  # type: ignore[attr-defined]  # a dollar in a name is a dollar
+        text.set_parse_math(False)  # a dollar in a name is a dollar
     # Fonts that journals accept, and names inside of an SVG that do not change with every call.
     with rc_context({"pdf.fonttype": 42, "svg.hashsalt": "polyclinic"}):
         for suffix, metadata in _FORMATS.items():
@@ -128,7 +128,7 @@ def in_order(values: tuple[str, ...]) -> list[str]:
     numbers = [_number(value) for value in values]
     if any(number is None for number in numbers):
         return list(values)
-    return [value for _, value in sorted(zip(numbers, values, strict=True))]  # type: ignore[type-var]
+    return [value for _, value in sorted(zip(numbers, values, strict=True))]
 
 
 def _unit(metric: str) -> str:

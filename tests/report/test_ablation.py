@@ -57,10 +57,11 @@ def test_csv_and_json_have_full_precision(table: AblationTable) -> None:
         "1", "0", "dice", "0.6", "", "1",
     ]  # fmt: skip
     assert float(found["difference_to_base"]) == pytest.approx(0.1)
-    facts = json.loads(json.dumps(table.as_dict()))
+    facts = json.loads(json.dumps(table.to_json()))
     assert (facts["method"], facts["base"], facts["components"]) == ("m", "fedavg", ["a", "b"])
     assert [row["components"] for row in facts["rows"]] == [[], ["a"], ["b"], ["a", "b"]]
     assert facts["rows"][3]["sites"]["north"]["difference_to_base"] == pytest.approx(0.2)
+    assert facts["rows"][1]["average"]["seeds"] == [0.6, None]
     assert facts["contributions"]["a"] == {"mean": pytest.approx(0.175), "pairs": 2}
 
 

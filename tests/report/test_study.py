@@ -101,17 +101,17 @@ def test_csv_and_json_have_both_keys_and_no_deviation_of_one_seed(pairs: StudyTa
     assert header == "training.lr,data.labelled,method,column,metric,mean,standard_deviation,seeds"
     assert "0.2,5,fl_lower,average,dice,0.7,,1" in lines
     assert len(lines) == 4 * 2 * 2
-    facts = json.loads(json.dumps(pairs.as_dict()))
+    facts = json.loads(json.dumps(pairs.to_json()))
     assert facts["keys"] == ["training.lr", "data.labelled"]
     assert facts["rows"][4] == {
         "values": {"training.lr": "0.2", "data.labelled": "5"},
         "method": "fl_lower",
-        "sites": {"a": {"mean": 0.7, "standard_deviation": None, "seeds": 1}},
-        "average": {"mean": 0.7, "standard_deviation": None, "seeds": 1},
+        "sites": {"a": {"mean": 0.7, "standard_deviation": None, "seeds": [0.7]}},
+        "average": {"mean": 0.7, "standard_deviation": None, "seeds": [0.7]},
     }
 
 
 def test_one_key_as_json(table: StudyTable) -> None:
-    facts = table.as_dict()
+    facts = table.to_json()
     assert facts["keys"] == ["data.labelled"]
     assert [row["values"]["data.labelled"] for row in facts["rows"]] == ["1", "1", "2", "2"]

@@ -168,7 +168,7 @@ def test_the_command_prints_what_it_writes(study: tuple[Path, StudyTable], tiny_
         "study", tiny_recipe_file, "--vary", "data.labelled=1,2", "--methods", ",".join(METHODS), "--seeds", "2",
         "--out", out, *settings, "--json",
     )  # fmt: skip
-    assert json.loads(done.out) == json.loads(json.dumps(table.as_dict()))
+    assert json.loads(done.out) == json.loads(json.dumps(table.to_json()))
 
 
 def test_two_keys_have_a_grid_for_each_pair_and_go_on(

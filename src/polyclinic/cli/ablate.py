@@ -57,7 +57,7 @@ def ablate(
     with interruptible(), GridScreen() as screen:
         table = compare_ablation(plan, metric, jobs, screen)
     if json_output:
-        typer.echo(json.dumps(table.as_dict(), indent=2))
+        typer.echo(json.dumps(table.to_json(), indent=2))
         return
     table.show()
     typer.echo(f"Table: {out / 'ablation.md'}, .csv and .tex; run folders: {out}")

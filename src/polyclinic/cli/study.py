@@ -55,7 +55,7 @@ def study(
     with interruptible(), GridScreen() as screen:
         table = compare_study(plan, metric, jobs, screen)
     if json_output:
-        typer.echo(json.dumps(table.as_dict(), indent=2))
+        typer.echo(json.dumps(table.to_json(), indent=2))
         return
     table.show()
     typer.echo(f"Table: {out / 'study.md'} and {out / 'study.csv'}; picture: {out / 'study.png'}, .pdf and .svg")

@@ -87,7 +87,7 @@ def costs(
 
 
 def _counted(count: Count, of_round: dict[str, float]) -> dict[str, Any]:
-    """Everything but the ratio, seconds and measured bytes; inference is that of evaluation and ``polyclinic predict``."""
+    """All but the ratio, seconds and measured bytes; inference is that of evaluation and ``polyclinic predict``."""
     workspace, flops, small = count.rehearsal.workspace, count.flops, count.pacer
     return {
         "method": workspace.method.name,

@@ -51,7 +51,7 @@ class AblationTable:
         return None if own is None or other is None or row == to else own - other
 
     def contribution(self, component: str) -> tuple[float | None, int]:
-        """What a component adds to the average: the mean over pairs of rows that differ in it alone, and their count."""
+        """What a component adds to the average: mean over pairs of rows that differ in it alone, and their number."""
         rows = {frozenset(kept): row for row, kept in self.kept.items()}
         found = [
             self.difference(row, rows[kept - {component}])
@@ -109,32 +109,33 @@ class AblationTable:
         """One line a row and column, in full precision; a component is 1 where the row keeps it."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        numbers = ("mean", "standard_deviation", "difference_to_base", "difference_to_full", "seeds")
-        writer.writerow(["method", *self.components, "column", "metric", *numbers])
+        numbers = ("mean", "standard_deviation", "difference_to_base", "difference_to_full")
+        writer.writerow(["method", *self.components, "column", "metric", *numbers, "seeds"])
         for row, kept in self.kept.items():
             flags = [int(name in kept) for name in self.components]
             for column in self.comparison.columns:
                 entry = self._entry(row, column)
-                writer.writerow([row, *flags, column, self.metric, *(entry[name] for name in numbers)])
+                known = sum(value is not None for value in entry["seeds"])
+                writer.writerow([row, *flags, column, self.metric, *(entry[name] for name in numbers), known])
         return text.getvalue()
 
     def _entry(self, row: str, column: str) -> dict[str, Any]:
-        """The numbers of a cell, in full precision."""
-        values = self.comparison.values[row][column]
+        """The numbers of a cell, in full precision, those of every seed last."""
         return {
             "mean": self.mean(row, column),
             "standard_deviation": self.comparison.deviation(row, column),
-            "seeds": sum(value is not None for value in values),
             "difference_to_base": self.difference(row, self.base, column),
             "difference_to_full": self.difference(row, self.method, column),
+            "seeds": self.comparison.values[row][column],
         }
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Everything as plain data."""
         contributions = {name: self.contribution(name) for name in self.components}
         return {
             "metric": self.metric,
             "unit": metric_unit(self.metric),
+            "caption": self.caption,
             "method": self.method,
             "base": self.base,
             "components": list(self.components),

@@ -102,10 +102,10 @@ class StudyTable:
         axes = self.axes or {self.key: self.values}
         return zip(self.values, product(*axes.values()), strict=True)
 
-    def _numbers(self, method: str, value: str, column: str) -> dict[str, float | None]:
-        known = sum(number is not None for number in self.of(method, value).values[method][column])
+    def _numbers(self, method: str, value: str, column: str) -> dict[str, Any]:
+        """In full precision, those of every seed last."""
         mean, deviation = self.mean(method, value, column), self.deviation(method, value, column)
-        return {"mean": mean, "standard_deviation": deviation, "seeds": known}
+        return {"mean": mean, "standard_deviation": deviation, "seeds": self.of(method, value).values[method][column]}
 
     def to_csv(self) -> str:
         """One line a value, method and column, in full precision."""
@@ -116,11 +116,13 @@ class StudyTable:
         for value, point in self._points():
             for method in self.methods:
                 for column in self.of(method, value).columns:
-                    numbers = self._numbers(method, value, column).values()
-                    writer.writerow([*point, method, column, self.metric, *numbers])
+                    numbers = self._numbers(method, value, column)
+                    known = sum(number is not None for number in numbers["seeds"])
+                    spread = numbers["standard_deviation"]
+                    writer.writerow([*point, method, column, self.metric, numbers["mean"], spread, known])
         return text.getvalue()
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Everything as plain data."""
         keys = tuple(self.axes or (self.key,))
         rows = [
@@ -133,7 +135,7 @@ class StudyTable:
             for value, point in self._points()
             for method in self.methods
         ]
-        about = {"metric": self.metric, "unit": metric_unit(self.metric), "keys": list(keys)}
+        about = {"metric": self.metric, "unit": metric_unit(self.metric), "caption": self.caption, "keys": list(keys)}
         return {**about, "methods": list(self.methods), "rows": rows, "not_finished": list(self.missing)}
 
     def write(self, folder: Path) -> None:

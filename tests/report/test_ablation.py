@@ -27,7 +27,7 @@ def table() -> AblationTable:
 
 
 def test_check_marks_sites_average_and_two_differences(table: AblationTable) -> None:
-    assert table.header == ["method", "a", "b", "north", "average", "vs fedavg", "vs m"]
+    assert table.header == ["method", "a", "b", "north", "average", "vs base", "vs full"]
     assert table.rows() == [
         ["fedavg", "", "", "50.00 ± 14.14", "50.00 ± 14.14", "", "-20.00"],
         ["m-b", "✓", "", "60.00", "60.00", "+10.00", "-10.00"],
@@ -46,7 +46,8 @@ def test_what_a_component_adds_is_the_mean_over_pairs_that_differ_in_it_alone(ta
         "b: +2.50 on average over 2 pairs of rows that differ in it alone.",
     ]
     assert "\n\n- a: +17.50 on average" in table.to_markdown()
-    assert "| m-b | ✓ |  | 60.00 |" in table.to_markdown()
+    assert "| m-b | ✓ |  | <ins>60.00</ins> |" in table.to_markdown()
+    assert "| m | ✓ | ✓ | **70.00 ± 0.00** | **70.00 ± 0.00** | +20.00 |  |" in table.to_markdown()
 
 
 def test_csv_and_json_have_full_precision(table: AblationTable) -> None:
@@ -71,13 +72,29 @@ def test_a_narrow_terminal_drops_the_names_which_the_marks_repeat(
     monkeypatch.setenv("COLUMNS", "100")
     table.show()
     wide = capsys.readouterr().out
-    assert wide.splitlines()[0].split() == ["method", "a", "b", "north", "average", "vs", "fedavg", "vs", "m"]
+    assert wide.splitlines()[0].split() == ["method", "a", "b", "north", "average", "vs", "base", "vs", "full"]
     monkeypatch.setenv("COLUMNS", "60")
     table.show()
     narrow = capsys.readouterr().out
     assert narrow.splitlines()[0].split()[:2] == ["a", "b"]
     assert max(map(len, narrow.splitlines())) <= 60
     assert "a: +17.50 on average" in narrow
+    assert "base (fedavg), with none of these components" in " ".join(narrow.split())
+
+
+def test_long_names_of_components_become_numbers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = {"base": (), "whole": ("perturbation_invariance",)}
+    values: dict[str, dict[str, list[float | None]]] = {
+        row: {site: [0.5, 0.6] for site in ("vendor-a", "[b]", "average")} for row in kept
+    }
+    comparison = Comparison("dice", tuple(kept), ("vendor-a", "[b]"), values)
+    monkeypatch.setenv("COLUMNS", "70")
+    AblationTable("whole", ("perturbation_invariance",), kept, comparison).show()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["(1)", "vendor-a", "[b]", "average", "vs", "base", "vs", "full"], "no markup"
+    assert lines[3] == "(1) perturbation_invariance"
 
 
 def _write(folder: Path, methods: list[str], done: list[str]) -> None:

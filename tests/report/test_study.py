@@ -92,7 +92,7 @@ def test_two_keys_give_a_matrix_a_method(pairs: StudyTable, capsys: pytest.Captu
     assert pairs.to_markdown().startswith("### fl_lower\n\n| training.lr | data.labelled=5 | 10 |\n")
     pairs.show()
     shown = capsys.readouterr().out.splitlines()
-    assert (shown[0], shown[4]) == ("fl_lower", "fl_upper")
+    assert (shown[0], shown[4], shown[5]) == ("fl_lower", "", "fl_upper")
     assert shown[3].split() == ["0.2", "70.00", "80.00"]
 
 

@@ -32,7 +32,7 @@ def cost(
     ] = 20,
     json_output: JsonOption = False,
 ) -> None:
-    """Say what methods cost before a run: FLOPs, parameters, time per image, bytes up and down."""
+    """Say what methods cost before a run: FLOPs, also of a whole round, parameters, time of an image, bytes."""
     from polyclinic.recipe.files import load_recipe, require_federation
     from polyclinic.runs.grid_plan import plan_grid, split_expressions
 

@@ -11,15 +11,19 @@ from statistics import mean
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_json, write_text
-from polyclinic.core.wording import counted
+from polyclinic.core.wording import counted, printable_line
+from polyclinic.report.ablation_latex import latex_ablation
+from polyclinic.report.marks import markdown_cell, markdown_text
 from polyclinic.report.tables import Comparison, comparison_of, markdown_table, metric_scale, metric_unit, value_text
 
 CHECK = "✓"
+# From wide to narrow: with the rows' names, with numbers for the components' names, and what stands before a deviation.
+_LAYOUTS = ((True, False, " ± "), (False, False, " ± "), (False, True, " ± "), (False, True, " ±\n"))
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class AblationTable:
     @property
     def header(self) -> list[str]:
         """Names of the columns of ``rows``."""
-        return ["method", *self.components, *self.comparison.columns, f"vs {self.base}", f"vs {self.method}"]
+        return ["method", *self.components, *self.comparison.columns, "vs base", "vs full"]
 
     def rows(self, yes: str = CHECK) -> list[list[str]]:
         """The cells as text, a row a subset."""
@@ -95,15 +99,19 @@ class AblationTable:
     @property
     def caption(self) -> str:
         """What the numbers are."""
-        unit = " in percentage points" if metric_unit(self.metric) == "percent" else ""
-        ends = f"vs {self.base}: average minus that of the row without any of them; vs {self.method}: with all."
-        return f"{self.comparison.caption} Differences{unit}: {ends}"
+        points = ", in percentage points" if metric_unit(self.metric) == "percent" else ""
+        ends = f"base ({self.base}), with none of these components, and of full ({self.method}), with all"
+        return f"{self.comparison.caption} vs: the average minus that of {ends}{points}."
 
     def to_markdown(self) -> str:
-        """A Markdown table, what it shows, and what each component adds."""
-        table = markdown_table([self.header, *self.rows()])
-        added = "\n".join(f"- {sentence}" for sentence in self.contributions())
-        return f"{table}\n\n{self.caption}\n\n{added}\n"
+        """A Markdown table with the best values in bold, what it shows, and what each component adds."""
+        first, columns = 1 + len(self.components), len(self.comparison.columns)
+        rows = self.rows()
+        for row, (_, *marks) in zip(rows, self.comparison.marks(), strict=True):
+            cells = zip(row[first:], marks[:columns], strict=False)
+            row[first : first + columns] = [markdown_cell(cell, mark) for cell, mark in cells]
+        added = "\n".join(f"- {markdown_text(sentence)}" for sentence in self.contributions())
+        return f"{markdown_table([self.header, *rows])}\n\n{self.caption}\n\n{added}\n"
 
     def to_csv(self) -> str:
         """One line a row and column, in full precision; a component is 1 where the row keeps it."""
@@ -153,31 +161,34 @@ class AblationTable:
         }
 
     def write(self, folder: Path) -> None:
-        """``ablation.md`` and ``ablation.csv``."""
+        """``ablation.md``, ``ablation.csv`` and ``ablation.tex``."""
         write_text(folder / "ablation.md", self.to_markdown())
         write_text(folder / "ablation.csv", self.to_csv())
+        write_text(folder / "ablation.tex", latex_ablation(self))
 
     def show(self) -> None:
         """Print the table."""
         console, unlimited = Console(highlight=False), Console(width=10_000)
         # The check marks say what a row is, so its name goes first where there is no room for all.
-        for names, plus_minus in ((True, " ± "), (False, " ± "), (False, " ±\n")):
-            shown = self._laid_out(names, plus_minus)
+        for names, numbered, plus_minus in _LAYOUTS:
+            shown = self._laid_out(names, numbered, plus_minus)
             if unlimited.measure(shown).maximum <= console.width:
                 break
         console.print(shown)
-        for line in (self.caption, *self.contributions()):
+        legend = ", ".join(f"({number}) {name}" for number, name in enumerate(self.components, start=1))
+        for line in (*([legend] if numbered else []), self.caption, *self.contributions()):
             console.print(line, markup=False)
 
-    def _laid_out(self, names: bool, plus_minus: str) -> Table:
+    def _laid_out(self, names: bool, numbered: bool, plus_minus: str) -> Table:
+        """With the rows' names or without; components by name, or ``numbered``."""
         shown, first = Table(box=None, padding=(0, 2, 0, 0), header_style="bold"), 0 if names else 1
-        for number, name in enumerate(self.header):
+        for number, name in enumerate(self.header[first:], start=first):
             marks = 0 < number <= len(self.components)
             justify: Literal["left", "center", "right"] = "center" if marks else "right" if number else "left"
-            if number >= first:
-                shown.add_column(escape(name), justify=justify, overflow="fold")
+            title = f"({number})" if marks and numbered else printable_line(name)
+            shown.add_column(Text(title), justify=justify, overflow="fold")
         for cells in self.rows():
-            shown.add_row(*(escape(cell).replace(" ± ", plus_minus) for cell in cells[first:]))
+            shown.add_row(*(Text(printable_line(cell).replace(" ± ", plus_minus)) for cell in cells[first:]))
         return shown
 
 

@@ -149,10 +149,12 @@ class StudyTable:
     def show(self) -> None:
         """Print the tables."""
         console = Console(highlight=False)
-        for title, (header, *rows) in self.titled_tables().items():
+        for number, (title, (header, *rows)) in enumerate(self.titled_tables().items()):
+            if number:
+                console.print()
             shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-            for number, name in enumerate(header):
-                shown.add_column(escape(name), justify="right" if number else "left", overflow="fold")
+            for place, name in enumerate(header):
+                shown.add_column(escape(name), justify="right" if place else "left", overflow="fold")
             for row in rows:
                 shown.add_row(*map(escape, row))
             if title:

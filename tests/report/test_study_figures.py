@@ -76,14 +76,16 @@ def test_a_heat_map_has_the_first_key_downwards_and_the_second_across() -> None:
 def test_a_picture_for_all_methods_and_one_for_each(tmp_path: Path) -> None:
     table = pairs("fedavg", "fedbn", "moon", "fedavg+proximal(mu=$1$)")
     assert len(heat_maps(table, table.methods).axes) == 4 + 1, "two rows without empty places, and the colours"
-    draw_study(pairs("fedavg", "fedavg+proximal(mu=$1$)"), tmp_path)
-    names = {path.name for path in tmp_path.iterdir()}
-    stems = ("study", "study-fedavg", "study-fedavg+proximal(mu=-1-)")
-    assert names == {f"{stem}.{suffix}" for stem in stems for suffix in ("png", "pdf", "svg")}
-    with Image.open(tmp_path / "study.png") as picture:
+    two, one = tmp_path / "two", tmp_path / "one"
+    draw_study(pairs("fedavg", "fedavg+proximal(mu=$1$)"), two)
+    stems, suffixes = ("study", "study-fedavg", "study-fedavg+proximal(mu=-1-)"), ("png", "pdf", "svg")
+    assert {path.name for path in two.iterdir()} == {f"{stem}.{suffix}" for stem in stems for suffix in suffixes}
+    draw_study(pairs("$1$"), one)
+    assert {path.name for path in one.iterdir()} == {f"study.{suffix}" for suffix in suffixes}
+    with Image.open(two / "study.png") as picture:
         assert picture.width > 400
-    assert (tmp_path / "study.pdf").read_bytes().startswith(b"%PDF-")
-    assert ElementTree.parse(tmp_path / "study.svg").getroot().tag.endswith("svg")
-    before = {name: (tmp_path / name).read_bytes() for name in names}
-    draw_study(pairs("fedavg", "fedavg+proximal(mu=$1$)"), tmp_path)
-    assert before == {name: (tmp_path / name).read_bytes() for name in names}, "the same study gives the same files"
+    assert (two / "study.pdf").read_bytes().startswith(b"%PDF-")
+    assert ElementTree.parse(two / "study.svg").getroot().tag.endswith("svg")
+    before = {path: path.read_bytes() for path in one.iterdir()}
+    draw_study(pairs("$1$"), one)
+    assert before == {path: path.read_bytes() for path in one.iterdir()}, "the same study gives the same files"

@@ -81,6 +81,8 @@ def ablate(
     Runs that ``out`` holds already, of an earlier ablation or comparison, are kept. ``jobs`` is as in :func:`compare`.
     """
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
+    if not isinstance(recipe, Recipe):
+        require_federation(loaded, recipe)
     numbers = parse_seeds(str(seeds), loaded.seed) if isinstance(seeds, int) else tuple(seeds)
     named = None if components is None else tuple(components)
     plan = plan_ablation(loaded, method or loaded.method, named, numbers, Path(out))

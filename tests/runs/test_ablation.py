@@ -143,6 +143,8 @@ def test_runs_of_a_comparison_are_kept_under_whatever_name(
     assert again == table
     with pytest.raises(PolyclinicError, match=r"holds an ablation of fedprox\+median; give another folder"):
         polyclinic.ablate(tiny_recipe_file, "fedprox", out=out, seeds=1, overrides=FAST)
+    with pytest.raises(PolyclinicError, match="holds a comparison of seeds 0, which would lose some; give --seeds 0,"):
+        polyclinic.ablate(tiny_recipe_file, "fedprox+median", out=out, seeds=[7], overrides=FAST)
     with pytest.raises(PolyclinicError, match=r"differs from the recipe to resume in training\.lr"):
         polyclinic.ablate(tiny_recipe_file, "fedbn", out=out, seeds=1, overrides=[*FAST, "training.lr=0.5"])
     done = call("compare", tiny_recipe_file, "--methods", "fedavg", "--seeds", "1", "--out", out, *_set(FAST))

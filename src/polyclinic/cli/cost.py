@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from polyclinic.cli.options import JsonOption, RecipeArgument, SetOption
+from polyclinic.core.wording import counted
 
 _COUNTS = {"threads": "thread", "repeats": "turn"}
 
@@ -112,14 +113,14 @@ def _numbers(rows: list[dict[str, Any]]) -> dict[str, list[float | None]]:
 
 def _legend(facts: dict[str, Any]) -> list[str]:
     """What the columns are."""
-    counted, timed, shape = facts["flops"], facts["timed"], "x".join(map(str, facts["image"]))
+    flops, timed, shape = facts["flops"], facts["timed"], "x".join(map(str, facts["image"]))
     measured = any(row["bytes"]["up"]["measured"] is not None for row in facts["methods"])
     threads, turns = (f"{timed[key]} {name}{'s'[: timed[key] != 1]}" for key, name in _COUNTS.items())
     return [
         f"{facts['network']} on {facts['federation']}, for one image of {shape}.",
-        f"FLOPs: counted by torch, {counted['counted']}. Not counted: {counted['not_counted']}.",
+        f"FLOPs: counted by torch, {flops['counted']}. Not counted: {flops['not_counted']}.",
         f"train: one image of a step's {facts['batch_size']}, in the second round, with backward and all extra passes.",
-        f"server: in a round of {facts['sites']} sites.{_about_ratio(facts)}",
+        f"server: in a round of {counted(facts['sites'], 'site')}.{_about_ratio(facts)}",
         f"time: for one image, measured here, median of {turns} on {timed['device']} with {threads}; "
         f"predict in a {timed['inference']}, train in a {timed['training']}, without augmentation.",
         f"bytes: of a site in a round, {'measured, mean of the sites' if measured else 'as declared'}; "

@@ -65,7 +65,8 @@ def costs(
         part = protocol_parts(federation, variant, parse_method(method).all_labels)[0]
         of_round = round_flops(count, variant, training_images(federation, variant, part))
         rows.append(_counted(count, of_round))
-        rows[-1]["ratio"] = of_round["total"] / rows[0]["flops"]["round"]["total"]
+        first = rows[0]["flops"]["round"]["total"]
+        rows[-1]["ratio"] = of_round["total"] / first if first else None
         candidates.append(Candidate(variant, count))
         if measure and not rows[-1]["images_leave"]:
             tell(f"{method} ({place}): measuring one round on the images")

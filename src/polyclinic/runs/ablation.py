@@ -67,10 +67,15 @@ def plan_ablation(
     load_plugins(recipe.plugins)
     whole = parse_method(method)
     columns = _columns(whole, components)
-    there = _listed_in(out)
+    there, earlier_seeds = _listed_in(out)
     kept = {_row(whole, columns, rest, there): rest for rest in _subsets(columns)}
     grid = plan_grid(recipe, tuple(kept), seeds, out)
     others = tuple(name for name in there if name not in kept)
+    if others and not set(earlier_seeds) <= set(seeds):
+        raise PolyclinicError(
+            f"{out}: holds a comparison of seeds {', '.join(map(str, earlier_seeds))}, which would lose some; "
+            f"give --seeds {','.join(map(str, earlier_seeds))}, or another folder with --out."
+        )
     return AblationPlan(whole.name, columns, kept, grid, others)
 
 
@@ -152,10 +157,11 @@ def _known(expression: str) -> Method | None:
         return None
 
 
-def _listed_in(out: Path) -> tuple[str, ...]:
-    """The methods of a grid that is in the folder already."""
+def _listed_in(out: Path) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The methods and the seeds of a grid that is in the folder already."""
     path = out / "grid.json"
-    return tuple(read_json(path)["methods"]) if path.exists() else ()
+    grid = read_json(path) if path.exists() else {"methods": (), "seeds": ()}
+    return tuple(grid["methods"]), tuple(grid["seeds"])
 
 
 def split_components(text: str) -> tuple[str, ...]:

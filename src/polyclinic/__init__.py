@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 from polyclinic.core.version import VERSION
 
 if TYPE_CHECKING:
-    from polyclinic.api import compare, predict, run, study
+    from polyclinic.api import ablate, compare, predict, run, study
     from polyclinic.core.errors import PolyclinicError
     from polyclinic.recipe import Recipe
 
 
 __version__ = VERSION
-__all__ = ["PolyclinicError", "Recipe", "__version__", "compare", "predict", "run", "study"]
+__all__ = ["PolyclinicError", "Recipe", "__version__", "ablate", "compare", "predict", "run", "study"]
 
 _HOMES = {
     "run": "polyclinic.api",
     "compare": "polyclinic.api",
+    "ablate": "polyclinic.api",
     "study": "polyclinic.api",
     "predict": "polyclinic.api",
     "Recipe": "polyclinic.recipe",

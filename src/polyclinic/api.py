@@ -1,21 +1,23 @@
-"""What ``import polyclinic`` offers: one run, a comparison, a study, masks of new images.
+"""What ``import polyclinic`` offers: one run, a comparison, an ablation, a study, masks of new images.
 
 The command line calls the same functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import polyclinic.deploy.local_federation  # noqa: F401 (registers the engines flower and simulation)
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import load_recipe, require_federation
+from polyclinic.report.ablation import AblationTable, ablation_of
 from polyclinic.report.overview import write_tables
 from polyclinic.report.statistics import check_reference
 from polyclinic.report.study import StudyTable, study_of
 from polyclinic.report.tables import Comparison
+from polyclinic.runs.ablation import AblationPlan, plan_ablation, run_ablation
 from polyclinic.runs.grid import run_grid
 from polyclinic.runs.grid_failure import GridFailedError
 from polyclinic.runs.grid_plan import GridPlan, parse_seeds, plan_grid
@@ -24,7 +26,9 @@ from polyclinic.runs.predict import predict
 from polyclinic.runs.start_run import RunResult, run
 from polyclinic.runs.study import StudyPlan, plan_study, run_study
 
-__all__ = ["RunResult", "compare", "compare_grid", "compare_study", "predict", "run", "study"]
+__all__ = [
+    "RunResult", "ablate", "compare", "compare_ablation", "compare_grid", "compare_study", "predict", "run", "study",
+]  # fmt: skip
 
 
 def compare(
@@ -70,9 +74,52 @@ def compare_grid(
     return write_tables(plan.out, metric, plan.recipe.evaluation.metrics, reference=reference)
 
 
+def ablate(
+    recipe: Recipe | str | Path,
+    method: str | None = None,
+    *,
+    out: str | Path,
+    components: Iterable[str] | None = None,
+    seeds: int | Iterable[int] = 3,
+    overrides: Iterable[str] = (),
+    metric: str = "dice",
+    jobs: int | None = None,
+) -> AblationTable:
+    """Compare every subset of a method's components, or of the named ones; by default of the recipe's method.
+
+    Runs that ``out`` holds already, of an earlier ablation or comparison, are kept. ``jobs`` is as in :func:`compare`.
+    """
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
+    if not isinstance(recipe, Recipe):
+        require_federation(loaded, recipe)
+    numbers = parse_seeds(str(seeds), loaded.seed) if isinstance(seeds, int) else tuple(seeds)
+    named = None if components is None else tuple(components)
+    plan = plan_ablation(loaded, method or loaded.method, named, numbers, Path(out))
+    return compare_ablation(plan, metric, jobs)
+
+
+def compare_ablation(
+    plan: AblationPlan, metric: str = "dice", jobs: int | None = None, observer: GridObserver | None = None
+) -> AblationTable:
+    """Run what is missing of an ablation; write the tables of its grid and ``ablation.md``, ``.csv`` and ``.tex``.
+
+    If runs fail, the tables hold the others.
+    """
+    try:
+        run_ablation(plan, metric, jobs, observer)
+    except GridFailedError:
+        if _write_what_is_there(plan.listed, metric):
+            ablation_of(plan.out, metric, partial=True).write(plan.out)
+        raise
+    _write_what_is_there(plan.listed, metric)
+    table = ablation_of(plan.out, metric)
+    table.write(plan.out)
+    return table
+
+
 def study(
     recipe: str | Path,
-    vary: str,
+    vary: str | Sequence[str],
     methods: Iterable[str],
     *,
     out: str | Path,
@@ -83,7 +130,8 @@ def study(
 ) -> StudyTable:
     """Compare methods for every value of ``vary``, such as ``data.labelled=5,10,20``; what was interrupted goes on.
 
-    ``jobs`` is as in :func:`compare`; the runs of all values share the machine.
+    ``vary`` may be a list of two, whose pairs of values are then compared. ``jobs`` is as in :func:`compare`; the runs
+    of all values share the machine.
     """
     overrides = tuple(overrides)
     first = load_recipe(recipe, overrides)
@@ -95,7 +143,7 @@ def study(
 def compare_study(
     plan: StudyPlan, metric: str = "dice", jobs: int | None = None, observer: GridObserver | None = None
 ) -> StudyTable:
-    """Run what is missing of a study and write the tables of its grids and ``study.md``, ``.csv`` and ``.png``.
+    """Run what is missing of a study and write the tables of its grids, and ``study.md``, ``.csv`` and pictures.
 
     A grid's table is written as soon as its runs are done. If runs fail, the tables hold the others.
     """

@@ -4,10 +4,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from polyclinic.cli.cost import _about_count, _column, _short
+from polyclinic.cli.cost import _about_count, _column, _numbers, _remarks, _short
 from support import call
 
 # The tiny recipe's U-Net: 3x3 convolutions before 10 norms, two transposed ones of 2x2, one of 1x1, all with biases.
@@ -31,14 +32,17 @@ def test_the_table_fits_80_columns_and_says_what_its_numbers_are(tiny_recipe_fil
     lines = done.out.splitlines()
     assert max(map(len, lines)) <= 80
     assert [line.split() for line in lines[:3]] == [
-        ["FLOPs", "FLOPs", "params", "params", "time", "time", "bytes", "bytes"],
-        ["predict", "train", "all", "trained", "predict", "train", "up", "down"],
+        ["FLOPs", "FLOPs", "FLOPs", "round", "params", "time", "time", "bytes", "bytes"],
+        ["predict", "train", "server", "ratio", "all", "predict", "train", "up", "down"],
         ["method", "k", "k", "k", "k", "ms", "ms", "kB", "kB"],
     ]
     rows = {line.split()[0]: line.split()[1:] for line in lines[3:8]}
     assert rows.keys() >= {"fedavg", "fedplvm", "central", "local"}
     assert (PARAMETERS, BYTES) == (1966, 8264)
-    assert rows["fedavg"][2:4] == ["1.966", "1.966"]
+    assert float(rows["fedavg"][2]) == 0
+    assert rows["fedavg"][3:5] == ["1.00", "1.966"]
+    assert float(rows["fedplvm"][2]) > 0, "the server clusters"
+    assert float(rows["fedplvm"][3]) > 1
     assert rows["fedavg"][-2:] == ["8.26", "8.26"]
     assert rows["fedplvm"][-2:] == ["8.26+", "8.26+"]
     assert rows["central"][-2:] == ["images", "-"]
@@ -55,6 +59,7 @@ def test_the_table_fits_80_columns_and_says_what_its_numbers_are(tiny_recipe_fil
         "bytes: of a site in a round, as declared;",
         "+ fedplvm: and what is only known at run time, local_clusters up (",
         "fedplvm: besides the steps a round has",
+        "server: in a round of 2 sites. ratio: all FLOPs of a round, at the sites and the server, over those of fedavg",
     ):
         assert words in text
     assert "+ fedavg" not in text
@@ -69,6 +74,7 @@ def test_the_recipes_own_method_and_all_data_as_json(tiny_recipe_file: Path) -> 
     assert facts["timed"] | {"torch": ""} == {
         "inference": "batch of 1", "training": "batch of 2", "device": "cpu", "threads": 1, "repeats": 1, "torch": "",
     }  # fmt: skip
+    assert row["ratio"] == 1
     assert (facts["federation"], facts["sites"], facts["network"], facts["batch_size"]) == ("tiny", 2, "unet", 2)
     assert row["bytes"]["up"] == {"weights": BYTES, "declared": 0, "run_time": {}, "measured": None}
     for kind in ("inference", "training"):
@@ -83,9 +89,26 @@ def test_the_recipes_own_method_and_all_data_as_json(tiny_recipe_file: Path) -> 
 def test_what_is_not_timed_has_a_dash_and_a_word(tiny_recipe_file: Path) -> None:
     done = call("cost", tiny_recipe_file, "--methods", "fedavg", "--seconds-limit", "0")
     assert done.code == 0, done.err
-    assert done.out.splitlines()[3].split()[5:7] == ["-", "-"]
+    header, row = done.out.splitlines()[1].split(), done.out.splitlines()[3].split()
+    assert header[:4] == ["predict", "train", "server", "all"], "one method has no ratio"
+    assert row[5:7] == ["-", "-"]
     assert "fedavg: not timed, not asked for." in done.out
     assert "timing" not in done.err
+
+
+def test_frozen_weights_bring_a_column_and_fewer_rehearsed_sites_a_line() -> None:
+    flops = {"inference": 1, "training": 100, "server": 5, "site_besides_steps": 0, "rehearsed_sites": 8}
+    row: dict[str, Any] = {
+        "method": "pathfl", "flops": {**flops, "scaled": None, "by_value": False, "rehearsed": [8]}, "ratio": 1.0,
+        "parameters": 10, "trainable": 4, "images_leave": False,
+        "seconds": {kind: {"median": None} for kind in ("inference", "training")} | {"not_timed": None},
+        "bytes": {way: {"weights": 0, "declared": 0, "run_time": {}, "measured": None} for way in ("up", "down")},
+    }  # fmt: skip
+    assert "params trained" in _numbers([row])
+    assert "params trained" not in _numbers([{**row, "trainable": 10}])
+    facts = {"batch_size": 2, "sites": 16}
+    assert _remarks(row, facts) == ["pathfl: the server's work is that of a round of 8 sites."]
+    assert _remarks(row, facts | {"sites": 8}) == []
 
 
 def test_what_shapes_left_open_is_said() -> None:
@@ -176,3 +199,4 @@ def test_a_column_has_one_unit() -> None:
     assert _column("time train", [2.5, 0.0123456, None]) == ("ms", ["2500.00", "12.35", "-"])
     assert _column("time train", [250, 12.04]) == ("s", ["250.0", "12.0"])
     assert _column("time train", [None]) == ("ms", ["-"])
+    assert _column("round ratio", [1.0, 12.345]) == ("", ["1.00", "12.35"])

@@ -14,7 +14,8 @@ from support import call
 COMMANDS = {
     "run": ["RECIPE", "--method", "--set", "--out", "--resume", "--json"],
     "compare": ["RECIPE", "--methods", "--seeds", "--out", "--set", "--metric", "--jobs"],
-    "study": ["RECIPE", "--vary", "--methods", "--seeds", "--out", "--set", "--metric", "--jobs"],
+    "ablate": ["RECIPE", "--method", "--components", "--seeds", "--out", "--set", "--metric", "--jobs", "--json"],
+    "study": ["RECIPE", "--vary", "--methods", "--seeds", "--out", "--set", "--metric", "--jobs", "--json"],
     "predict": ["RUN", "IMAGES", "--out", "--site", "--part", "--model", "--probabilities", "--overwrite", "--jobs"],
     "watch": ["RUN_OR_SERVER", "--ca", "--token-file", "--insecure", "--every", "--once", "--json"],
     "methods": ["--json"],

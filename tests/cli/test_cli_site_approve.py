@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,22 @@ def test_what_would_leave_is_shown_and_the_fingerprint_is_listed(recipe: Path, t
     assert policy.read_text().startswith("# ours\nminimum_images = 2\n")
     again = call("site", "approve", recipe, "--data", tiny_federation, "--policy", policy, "--yes")
     assert "approved already" in again.out
+
+
+def test_json_is_alone_on_stdout_and_lists_only_with_yes(recipe: Path, tiny_federation: Path) -> None:
+    policy, sha256 = recipe.parent / "policy.toml", recipe_sha256(load_recipe(recipe))
+    command = ("site", "approve", recipe, "--data", tiny_federation, "--policy", policy, "--json")
+    facts = json.loads(call(*command).out)
+    assert (facts["recipe"], facts["approved"]) == (sha256, False)
+    explained = call(
+        "explain", "fedavg", "--recipe", recipe, "--set", f"federation={tiny_federation}", "--set",
+        "data.sites=[north]", "--json",
+    )  # fmt: skip
+    assert facts["explanation"].keys() == json.loads(explained.out).keys()
+    assert load_policy(policy).recipes == ()
+    for _ in range(2):
+        assert json.loads(call(*command, "--yes").out)["approved"] is True
+        assert load_policy(policy).recipes == (sha256,)
 
 
 def test_both_ends_see_the_same_fingerprint(recipe: Path, tiny_federation: Path) -> None:

@@ -31,11 +31,22 @@ def test_a_wrong_key_or_value_stops_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
-def test_one_key_at_a_time(tiny_recipe_file: Path, tmp_path: Path) -> None:
-    two = ["--vary", "training.lr=0.1,0.2", "--vary", "data.labelled=1,2"]
-    done = call("study", tiny_recipe_file, *two, "--methods", "fedavg", "--out", tmp_path / "out")
+@pytest.mark.parametrize(
+    ("vary", "words"),
+    [
+        (["training.lr=0.1,0.2", "data.labelled=1,2", "training.rounds=1,2"], "one or two keys, not 3; fix the others"),
+        (["training.lr=0.1,0.2", "training.lr=0.3"], "training.lr is there twice; give all of its values at once"),
+        (["training.lr=0.1,0.10", "data.labelled=1,2"], "'0.1, 1' and '0.10, 1' are the same recipe"),
+    ],
+)
+def test_keys_that_do_not_go_together_get_a_sentence(
+    tiny_recipe_file: Path, tmp_path: Path, vary: list[str], words: str
+) -> None:
+    keys = [word for text in vary for word in ("--vary", text)]
+    done = call("study", tiny_recipe_file, *keys, "--methods", "fedavg", "--out", tmp_path / "out")
     assert done.code == 2
-    assert "--vary: a study varies one key" in done.err
+    assert words in done.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_seeds_methods_and_jobs_reach_the_study_and_ctrl_c_says_how_to_go_on(

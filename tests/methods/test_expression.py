@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.methods.expression import parse_method
+from polyclinic.methods.expression import parse_method, same_method
 from polyclinic.runs.grid_plan import parse_seeds, split_expressions
 
 
@@ -92,3 +92,20 @@ def test_an_endless_expression_is_not_read() -> None:
     """Reading takes time with the square of the length: a million spaces of a server would be hours."""
     with pytest.raises(PolyclinicError, match="method: an expression of 1000001 characters is not read"):
         parse_method(" " * 1_000_000 + "!")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("fedavg", "pathfl-cse-afa-ssa", True),
+        ("fedavg+cse", "pathfl-afa-ssa", True),
+        ("fedprox", "fedavg+proximal(mu=0.01)", True),
+        ("fedprox", "fedprox(mu=0.1)", False),
+        ("fedavg+cse+afa", "fedavg+afa+cse", False),
+        ("fedbn-local_norm", "fedavg", False),
+        ("fl_upper", "fl_lower", False),
+        ("central", "fedavg", False),
+    ],
+)
+def test_methods_are_the_same_where_nothing_but_their_names_differs(one: str, other: str, same: bool) -> None:
+    assert same_method(parse_method(one), parse_method(other)) is same

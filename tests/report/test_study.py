@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from math import nan
 from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.axes import Axes
 
 from polyclinic.report.study import StudyTable, study_of
 from polyclinic.report.tables import Comparison
@@ -22,7 +20,7 @@ def comparison(method: str, *dice: float | None) -> Comparison:
 @pytest.fixture
 def table() -> StudyTable:
     tables = {"1": comparison("fl_lower", 0.5, 0.7), "2": comparison("fl_lower", 0.75, None)}
-    fixed = comparison("fl_upper", 0.9, 0.9)
+    fixed = dict.fromkeys(("1", "2"), comparison("fl_upper", 0.9, 0.9))
     return StudyTable("data.labelled", "dice", ("fl_lower", "fl_upper"), ("1", "2"), tables, fixed)
 
 
@@ -73,25 +71,47 @@ def test_a_study_is_read_from_its_grids(tmp_path: Path) -> None:
     assert study_of(tmp_path, "dice").mean("central", "2") == 0.9
 
 
-def test_words_are_drawn_side_by_side(tmp_path: Path) -> None:
-    columns: dict[str, list[float | None]] = {"a": [0.5, 0.7], "average": [0.5, 0.7]}
-    one = Comparison("hd95", ("fedavg",), ("a",), {"fedavg": columns})
-    StudyTable("training.schedule", "hd95", ("fedavg",), ("constant", "cosine"), {"constant": one, "cosine": one}).draw(
-        tmp_path / "study.png"
-    )
-    assert (tmp_path / "study.png").stat().st_size > 1000
+@pytest.fixture
+def pairs() -> StudyTable:
+    """Two methods over two learning rates and two numbers of labels, of which one method needs none."""
+    means = {"0.1, 5": 0.5, "0.1, 10": 0.6, "0.2, 5": 0.7, "0.2, 10": 0.8}
+    tables = {value: comparison("fl_lower", mean) for value, mean in means.items()}
+    fixed = {value: comparison("fl_upper", 0.91 if value.startswith("0.1") else 0.92) for value in means}
+    axes = {"training.lr": ("0.1", "0.2"), "data.labelled": ("5", "10")}
+    return StudyTable("training.lr, data.labelled", "dice", ("fl_lower", "fl_upper"), tuple(means), tables, fixed, axes)
 
 
-def test_the_line_goes_from_low_to_high_and_a_gap_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers: dict[str, list[float | None]] = {"16": [0.9], "4": [0.5], "8": [None]}
-    tables = {
-        value: Comparison("dice", ("fedavg",), ("a",), {"fedavg": {"a": mean, "average": mean}})
-        for value, mean in numbers.items()
+def test_two_keys_give_a_matrix_a_method(pairs: StudyTable, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pairs.matrix("fl_lower") == [
+        ["training.lr", "data.labelled=5", "10"],
+        ["0.1", "50.00", "60.00"],
+        ["0.2", "70.00", "80.00"],
+    ]
+    assert pairs.matrix("fl_upper")[1:] == [["0.1", "91.00", "91.00"], ["0.2", "92.00", "92.00"]]
+    assert pairs.caption.endswith("fl_upper: does not depend on data.labelled, and ran once for each training.lr.")
+    assert pairs.to_markdown().startswith("### fl_lower\n\n| training.lr | data.labelled=5 | 10 |\n")
+    pairs.show()
+    shown = capsys.readouterr().out.splitlines()
+    assert (shown[0], shown[4], shown[5]) == ("fl_lower", "", "fl_upper")
+    assert shown[3].split() == ["0.2", "70.00", "80.00"]
+
+
+def test_csv_and_json_have_both_keys_and_no_deviation_of_one_seed(pairs: StudyTable) -> None:
+    header, *lines = pairs.to_csv().splitlines()
+    assert header == "training.lr,data.labelled,method,column,metric,mean,standard_deviation,seeds"
+    assert "0.2,5,fl_lower,average,dice,0.7,,1" in lines
+    assert len(lines) == 4 * 2 * 2
+    facts = json.loads(json.dumps(pairs.to_json()))
+    assert facts["keys"] == ["training.lr", "data.labelled"]
+    assert facts["rows"][4] == {
+        "values": {"training.lr": "0.2", "data.labelled": "5"},
+        "method": "fl_lower",
+        "sites": {"a": {"mean": 0.7, "standard_deviation": None, "seeds": [0.7]}},
+        "average": {"mean": 0.7, "standard_deviation": None, "seeds": [0.7]},
     }
-    drawn: list[Any] = []
-    monkeypatch.setattr(Axes, "errorbar", lambda _, x, y, *__, **___: drawn.append((x, y)))
-    monkeypatch.setattr(Axes, "legend", lambda *_, **__: None)
-    StudyTable("data.labelled", "dice", ("fedavg",), tuple(numbers), tables).draw(tmp_path / "study.png")
-    ((places, means),) = drawn
-    assert places == [4, 8, 16]
-    assert means == pytest.approx([50, nan, 90], nan_ok=True)
+
+
+def test_one_key_as_json(table: StudyTable) -> None:
+    facts = table.to_json()
+    assert facts["keys"] == ["data.labelled"]
+    assert [row["values"]["data.labelled"] for row in facts["rows"]] == ["1", "1", "2", "2"]

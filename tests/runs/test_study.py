@@ -116,7 +116,7 @@ def test_a_study_can_grow(
 
 def test_only_the_budget_leaves_fl_upper_alone(tiny_recipe_file: Path, tmp_path: Path) -> None:
     plan = plan_study(tiny_recipe_file, (), "training.lr=0.1,0.01", ("fl_lower", "fl_upper"), (0,), tmp_path)
-    assert plan.fixed is None
+    assert plan.fixed == {}
     assert [grid.methods for grid in plan.grids.values()] == [("fl_lower", "fl_upper")] * 2
     assert [grid.recipe.training.lr for grid in plan.grids.values()] == [0.1, 0.01]
 
@@ -163,7 +163,46 @@ def test_the_command_prints_what_it_writes(study: tuple[Path, StudyTable], tiny_
     number = table.mean("fl_lower", "2")
     assert number is not None
     assert f"{100 * number:.2f}" in done.out
-    assert done.out.splitlines()[-1].endswith(f"picture: {out / 'study.png'}")
+    assert done.out.splitlines()[-1].endswith(f"picture: {out / 'study.png'}, .pdf and .svg")
+    done = call(
+        "study", tiny_recipe_file, "--vary", "data.labelled=1,2", "--methods", ",".join(METHODS), "--seeds", "2",
+        "--out", out, *settings, "--json",
+    )  # fmt: skip
+    assert json.loads(done.out) == json.loads(json.dumps(table.to_json()))
+
+
+def test_two_keys_have_a_grid_for_each_pair_and_go_on(
+    tiny_recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, vary = tmp_path / "study", ["training.lr=0.1,0.01", "data.labelled=1,2"]
+    trained: list[str] = []
+    real = grid_module.run_in_this_process
+
+    def spy(recipe: Any, *, out: Path, **more: Any) -> Any:
+        trained.append(f"{out.parent.name}/{out.name}")
+        return real(recipe, out=out, **more)
+
+    monkeypatch.setattr(grid_module, "run_in_this_process", spy)
+    table = polyclinic.study(tiny_recipe_file, vary, METHODS, out=out, seeds=1, overrides=FAST, jobs=1)
+    assert trained == [
+        "all-labels-training.lr=0.1/fl_upper-seed0", "all-labels-training.lr=0.01/fl_upper-seed0",
+        "training.lr=0.1-data.labelled=1/fl_lower-seed0", "training.lr=0.1-data.labelled=2/fl_lower-seed0",
+        "training.lr=0.01-data.labelled=1/fl_lower-seed0", "training.lr=0.01-data.labelled=2/fl_lower-seed0",
+    ]  # fmt: skip
+    for lr in ("0.1", "0.01"):
+        upper = summary(out / f"all-labels-training.lr={lr}" / "fl_upper-seed0")["average"]["dice"]
+        for labels in ("1", "2"):
+            lower = summary(out / f"training.lr={lr}-data.labelled={labels}" / "fl_lower-seed0")["average"]["dice"]
+            assert table.mean("fl_lower", f"{lr}, {labels}") == lower
+            assert table.mean("fl_upper", f"{lr}, {labels}") == upper
+    trained.clear()
+    (out / "training.lr=0.01-data.labelled=1" / "fl_lower-seed0" / "summary.json").unlink()
+    plan = plan_study(tiny_recipe_file, tuple(FAST), vary, tuple(METHODS), (0,), out)
+    assert len(list(run_study(plan, jobs=1))) == 6
+    assert trained == ["training.lr=0.01-data.labelled=1/fl_lower-seed0"]
+    assert study_of(out, "dice") == table
+    with pytest.raises(PolyclinicError, match=r"holds a study of training\.lr, data\.labelled"):
+        polyclinic.study(tiny_recipe_file, vary[0], METHODS, out=out, seeds=1, overrides=FAST, jobs=1)
 
 
 def test_an_unknown_method_stops_at_once(tiny_recipe_file: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from polyclinic.cli.ablate import ablate
 from polyclinic.cli.audit import audit
 from polyclinic.cli.compare import compare
 from polyclinic.cli.cost import cost
@@ -50,6 +51,7 @@ def _root(
 
 app.command()(run)
 app.command()(compare)
+app.command()(ablate)
 app.command()(study)
 app.command()(predict)
 app.command()(methods)

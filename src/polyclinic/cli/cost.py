@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from polyclinic.cli.options import JsonOption, RecipeArgument, SetOption
+from polyclinic.core.wording import counted
 
 _COUNTS = {"threads": "thread", "repeats": "turn"}
 
@@ -32,7 +33,7 @@ def cost(
     ] = 20,
     json_output: JsonOption = False,
 ) -> None:
-    """Say what methods cost before a run: FLOPs, parameters, time per image, bytes up and down."""
+    """Say what methods cost before a run: FLOPs, also of a whole round, parameters, time of an image, bytes."""
     from polyclinic.recipe.files import load_recipe, require_federation
     from polyclinic.runs.grid_plan import plan_grid, split_expressions
 
@@ -94,11 +95,15 @@ def _print(facts: dict[str, Any]) -> None:
 
 def _numbers(rows: list[dict[str, Any]]) -> dict[str, list[float | None]]:
     """The columns of numbers; a time may be unknown."""
+    trained = [row["trainable"] for row in rows]
     return {
         "FLOPs predict": [row["flops"]["inference"] for row in rows],
         "FLOPs train": [row["flops"]["training"] for row in rows],
+        "FLOPs server": [row["flops"]["server"] for row in rows],
+        **({"round ratio": [row["ratio"] for row in rows]} if len(rows) > 1 else {}),
         "params all": [row["parameters"] for row in rows],
-        "params trained": [row["trainable"] for row in rows],
+        # A column only where something is frozen.
+        **({} if trained == [row["parameters"] for row in rows] else {"params trained": trained}),
         "time predict": [row["seconds"]["inference"]["median"] for row in rows],
         "time train": [row["seconds"]["training"]["median"] for row in rows],
         "bytes up": [_bytes(row["bytes"]["up"]) for row in rows],
@@ -108,18 +113,28 @@ def _numbers(rows: list[dict[str, Any]]) -> dict[str, list[float | None]]:
 
 def _legend(facts: dict[str, Any]) -> list[str]:
     """What the columns are."""
-    counted, timed, shape = facts["flops"], facts["timed"], "x".join(map(str, facts["image"]))
+    flops, timed, shape = facts["flops"], facts["timed"], "x".join(map(str, facts["image"]))
     measured = any(row["bytes"]["up"]["measured"] is not None for row in facts["methods"])
     threads, turns = (f"{timed[key]} {name}{'s'[: timed[key] != 1]}" for key, name in _COUNTS.items())
     return [
         f"{facts['network']} on {facts['federation']}, for one image of {shape}.",
-        f"FLOPs: counted by torch, {counted['counted']}. Not counted: {counted['not_counted']}.",
+        f"FLOPs: counted by torch, {flops['counted']}. Not counted: {flops['not_counted']}.",
         f"train: one image of a step's {facts['batch_size']}, in the second round, with backward and all extra passes.",
+        f"server: in a round of {counted(facts['sites'], 'site')}.{_about_ratio(facts)}",
         f"time: for one image, measured here, median of {turns} on {timed['device']} with {threads}; "
         f"predict in a {timed['inference']}, train in a {timed['training']}, without augmentation.",
         f"bytes: of a site in a round, {'measured, mean of the sites' if measured else 'as declared'}; "
         "a validation sends the weights down once more.",
     ]
+
+
+def _about_ratio(facts: dict[str, Any]) -> str:
+    """What the ratio is, where there is one."""
+    if len(facts["methods"]) < 2:
+        return ""
+    first = facts["methods"][0]
+    total = _short(first["flops"]["round"]["total"])
+    return f" ratio: all FLOPs of a round, at the sites and the server, over those of {first['method']} ({total})."
 
 
 def _remarks(row: dict[str, Any], facts: dict[str, Any]) -> list[str]:
@@ -135,11 +150,11 @@ def _remarks(row: dict[str, Any], facts: dict[str, Any]) -> list[str]:
         lines.append(f"+ {row['method']}: and what is only known at run time, {', '.join(late)}; see --measure.")
     flops, batch = row["flops"], facts["batch_size"]
     # Clustering a few vectors is no news; a pass over all images or many probes is.
-    if flops["site_besides_steps"] + flops["server"] > flops["training"] * batch / 100:
-        site, server = _short(flops["site_besides_steps"]), _short(flops["server"])
-        sites = flops["rehearsed_sites"]
-        where = f"{site} FLOPs at a site of {batch} images and {server} at the server of {sites} sites"
+    if flops["site_besides_steps"] > flops["training"] * batch / 100:
+        where = f"{_short(flops['site_besides_steps'])} FLOPs at a site of {batch} images"
         lines.append(f"{row['method']}: besides the steps a round has {where}.")
+    if flops["rehearsed_sites"] < facts["sites"] and not row["images_leave"]:
+        lines.append(f"{row['method']}: the server's work is that of a round of {flops['rehearsed_sites']} sites.")
     if (reason := row["seconds"]["not_timed"]) is not None:
         lines.append(f"{row['method']}: not timed, {reason}.")
     return [*lines, *_about_count(row)]
@@ -167,7 +182,9 @@ def _bytes(way: dict[str, Any]) -> float:
 def _column(kind: str, numbers: Sequence[float | None]) -> tuple[str, list[str]]:
     """The unit of a column and its numbers, of which the largest has four digits; a dash for one that is unknown."""
     largest = max((number for number in numbers if number is not None), default=0.0)
-    if kind.startswith("time"):
+    if kind.endswith("ratio"):
+        factor, unit, decimals = 1.0, "", 2
+    elif kind.startswith("time"):
         factor, unit, decimals = (0.001, "ms", 2) if largest < 100 else (1.0, "s", 1)
     else:
         factor, unit = _unit(largest)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyclinic.cli.options import RecipeArgument, SetOption
+from polyclinic.cli.options import JsonOption, RecipeArgument, SetOption
 
 if TYPE_CHECKING:
     from polyclinic.recipe import Recipe
@@ -24,10 +25,12 @@ def approve(
     method: Annotated[str | None, typer.Option("--method", "-m", help="A method or an expression.")] = None,
     overrides: SetOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json_output: JsonOption = False,
 ) -> None:
     """Show what a coordinator's recipe would do and let out here; then list it in the policy, if you agree.
 
-    With a list of recipes in its policy, a site runs these and no others.
+    With a list of recipes in its policy, a site runs these and no others. With --json nothing is asked: the recipe is
+    listed with --yes, and only shown without.
     """
     from polyclinic.core.errors import PolyclinicError
     from polyclinic.federation.site_policy import load_policy, refusal_of_plugins
@@ -44,8 +47,12 @@ def approve(
         raise PolyclinicError(f"{loaded.federation}: no such folder here; give the site's own images with --data.")
     from polyclinic.preview.explain import explanation, print_explanation
 
-    print_explanation(explanation(loaded))
-    sha256 = recipe_sha256(loaded)
+    facts, sha256 = explanation(loaded), recipe_sha256(loaded)
+    if json_output:
+        approved = sha256 in before.recipes or (policy is not None and yes and _list_in(policy, sha256))
+        typer.echo(json.dumps({"recipe": sha256, "approved": approved, "explanation": facts}, indent=2))
+        return
+    print_explanation(facts)
     protocol = f"{loaded.protocol.kind}, {loaded.training.rounds} rounds of {loaded.training.local_epochs} local epochs"
     typer.echo(f"\n{protocol}, split {list(loaded.data.split)}, seed {loaded.seed}.")
     if policy is None:
@@ -57,12 +64,18 @@ def approve(
     if not yes and not typer.confirm(f"Let this recipe run here, and list it in {policy}?"):
         typer.echo("Nothing was changed.")
         raise typer.Exit(1)
-    from polyclinic.deploy.site.approvals import approve_recipe
-
-    approve_recipe(policy, sha256)
+    _list_in(policy, sha256)
     count = len(load_policy(policy).recipes)
     listed = "this recipe and no other" if count == 1 else f"the {count} recipes that are listed and no others"
     typer.echo(f"Approved. From its next request on the site runs {listed}: {policy}")
+
+
+def _list_in(policy: Path, sha256: str) -> bool:
+    """Let the recipe run here."""
+    from polyclinic.deploy.site.approvals import approve_recipe
+
+    approve_recipe(policy, sha256)
+    return True
 
 
 def _with_own_images(recipe: Recipe, data: Path | None) -> Recipe:

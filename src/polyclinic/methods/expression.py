@@ -32,6 +32,17 @@ def parse_method(expression: str) -> Method:
     return replace(_described(method, whole), name=re.sub(r"\s+", "", expression))
 
 
+def same_method(first: Method, second: Method) -> bool:
+    """Whether two methods differ in nothing but their names, so that a run of one is a run of the other."""
+    return _contents(first) == _contents(second)
+
+
+def _contents(method: Method) -> object:
+    # In their order: components that change images, say, do it one after another.
+    parts = [(part.component, validated(part).model_dump()) for part in method.parts]
+    return method.pooled, method.all_labels, parts
+
+
 def _described(method: Method, whole: Method) -> Method:
     """A method with other components is not what the summary and the paper of the whole one speak of."""
     had, has = ([p.component for p in one.parts] for one in (whole, method))

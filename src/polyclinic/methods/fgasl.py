@@ -15,5 +15,7 @@ register(
         year=2025,
         parts=(part("gaa"), part("dual_teacher"), part("perturbation_invariance")),
         extends="fedavg+gaa",
+        # Table 5: rows without DR learn unlabelled images from FixMatch as the released code has it.
+        instead={"dual_teacher": "fixmatch(threshold=0.7,dice=true)"},
     )
 )

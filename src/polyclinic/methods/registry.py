@@ -41,6 +41,8 @@ class Method:
     """Reads every label, whatever ``data.labelled`` says: a reference for methods that do not."""
     extends: str | None = None
     """The method, or the expression, that this one becomes when every strength is zero."""
+    instead: dict[str, str] = field(default_factory=dict)
+    """What takes the place of a component in the paper's ablation, as a term of an expression; by default nothing."""
 
     def build(self, context: Context) -> list[Component]:
         """Fresh components with validated settings."""

@@ -21,6 +21,7 @@ from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import load_plugins
 from polyclinic.networks import parameter_count
 from polyclinic.preview.rehearsal import Rehearsal, StrictObserver
+from polyclinic.preview.round_flops import round_flops, training_images
 from polyclinic.preview.shape_rehearsal import Count, bare_step_flops, count_flops
 from polyclinic.preview.step_time import Candidate, Tell, seconds_of
 from polyclinic.recipe import Recipe
@@ -61,7 +62,11 @@ def costs(
         variant, place = with_changes(recipe, {"method": method}), f"{number + 1} of {len(methods)}"
         tell(f"{method} ({place}): counting two rounds on noise")
         count = count_flops(variant, federation.task, sites, size, bare_step)
-        rows.append(_counted(count))
+        part = protocol_parts(federation, variant, parse_method(method).all_labels)[0]
+        of_round = round_flops(count, variant, training_images(federation, variant, part))
+        rows.append(_counted(count, of_round))
+        first = rows[0]["flops"]["round"]["total"]
+        rows[-1]["ratio"] = of_round["total"] / first if first else None
         candidates.append(Candidate(variant, count))
         if measure and not rows[-1]["images_leave"]:
             tell(f"{method} ({place}): measuring one round on the images")
@@ -82,8 +87,8 @@ def costs(
     }  # fmt: skip
 
 
-def _counted(count: Count) -> dict[str, Any]:
-    """Everything but seconds and measured bytes; inference is that of evaluation and ``polyclinic predict``."""
+def _counted(count: Count, of_round: dict[str, float]) -> dict[str, Any]:
+    """All but the ratio, seconds and measured bytes; inference is that of evaluation and ``polyclinic predict``."""
     workspace, flops, small = count.rehearsal.workspace, count.flops, count.pacer
     return {
         "method": workspace.method.name,
@@ -92,6 +97,7 @@ def _counted(count: Count) -> dict[str, Any]:
             "training": flops.training,
             "site_besides_steps": flops.site_besides_steps,
             "server": flops.server,
+            "round": of_round,
             "rehearsed": list(small.size),
             "rehearsed_sites": len(count.rehearsal.names),
             "by_value": count.by_value,

@@ -1,26 +1,32 @@
-"""The table and the picture of a study, read from its grids."""
+"""The tables of a study, read from its grids."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from math import nan
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from polyclinic.core.files import atomic_write, read_json, write_text
-from polyclinic.report.tables import Comparison, comparison_of, markdown_table, metric_scale, metric_unit, value_text
+from polyclinic.core.files import read_json, write_text
+from polyclinic.report.tables import Comparison, comparison_of, markdown_table, metric_unit, value_text
+
+_BUDGET = "data.labelled"
 
 
 @dataclass(frozen=True)
 class StudyTable:
-    """Methods by values of one key. ``tables`` holds a comparison for each value.
+    """Methods by values of one key, or by pairs of values of two. ``tables`` holds a comparison for each value.
 
-    ``fixed`` holds methods that do not depend on the key; their numbers stand for every value.
+    A pair is written ``0.1, 5``, and ``key`` names both keys the same way; ``axes`` then holds the values of each.
+    ``fixed`` holds, for each value, methods that do not depend on the number of labels.
     """
 
     key: str
@@ -28,11 +34,16 @@ class StudyTable:
     methods: tuple[str, ...]
     values: tuple[str, ...]
     tables: Mapping[str, Comparison]
-    fixed: Comparison | None = None
+    fixed: Mapping[str, Comparison] = field(default_factory=dict)
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def of(self, method: str, value: str) -> Comparison:
         """The comparison that holds a method's numbers for a value."""
-        return self.fixed if self.fixed is not None and method in self.fixed.methods else self.tables[value]
+        return self.fixed[value] if self.stands_still(method) else self.tables[value]
+
+    def stands_still(self, method: str) -> bool:
+        """Whether a method does not depend on the number of labels, which is a key of the study."""
+        return any(method in table.methods for table in self.fixed.values())
 
     def mean(self, method: str, value: str, column: str = "average") -> float | None:
         """Mean over seeds."""
@@ -45,16 +56,26 @@ class StudyTable:
     def rows(self) -> list[list[str]]:
         """A header, then a row a method: the average over sites for every value."""
         rows = [["method", *(f"{self.key}={self.values[0]}", *self.values[1:])]]
-        for method in self.methods:
-            cells = ((self.mean(method, v), self.deviation(method, v)) for v in self.values)
-            rows.append([method, *(value_text(mean, deviation, self.metric) for mean, deviation in cells)])
-        return rows
+        return [*rows, *([method, *(self._cell(method, value) for value in self.values)] for method in self.methods)]
+
+    def matrix(self, method: str) -> list[list[str]]:
+        """The averages of a method: the second key's values as a header, then a row for each of the first."""
+        (first, downwards), (second, across) = self.axes.items()
+        rows = [[first, *(f"{second}={across[0]}", *across[1:])]]
+        return [*rows, *([one, *(self._cell(method, f"{one}, {other}") for other in across)] for one in downwards)]
+
+    def _cell(self, method: str, value: str) -> str:
+        return value_text(self.mean(method, value), self.deviation(method, value), self.metric)
+
+    def titled_tables(self) -> dict[str, list[list[str]]]:
+        """What is shown: one table without a title, or with two keys one for each method."""
+        return {method: self.matrix(method) for method in self.methods} if self.axes else {"": self.rows()}
 
     @property
     def missing(self) -> tuple[str, ...]:
         """Runs that are not finished, such as ``data.labelled=5 fedbn seed 1``."""
         names = [f"{self.key}={value} {run}" for value, table in self.tables.items() for run in table.missing]
-        return (*(self.fixed.missing if self.fixed else ()), *names)
+        return (*dict.fromkeys(run for table in self.fixed.values() for run in table.missing), *names)
 
     @property
     def caption(self) -> str:
@@ -63,84 +84,99 @@ class StudyTable:
         notes = [f"Average over sites: {replace(first, missing=()).caption}"]
         if self.missing:
             notes.append(f"Not finished: {', '.join(self.missing)}.")
-        if self.fixed is not None:
-            notes.append(f"{', '.join(self.fixed.methods)}: does not depend on {self.key}, and ran once.")
+        if still := [method for method in self.methods if self.stands_still(method)]:
+            other = "".join(f" for each {key}" for key in self.axes if key != _BUDGET)
+            notes.append(f"{', '.join(still)}: does not depend on {_BUDGET}, and ran once{other}.")
         return " ".join(notes)
 
     def to_markdown(self) -> str:
-        """A Markdown table with a line that says what it shows."""
-        return f"{markdown_table(self.rows())}\n\n{self.caption}\n"
+        """Markdown tables with a line that says what they show."""
+        tables = self.titled_tables().items()
+        shown = "\n\n".join(
+            f"### {title}\n\n{markdown_table(t)}" if title else markdown_table(t) for title, t in tables
+        )
+        return f"{shown}\n\n{self.caption}\n"
+
+    def _points(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Each value with the values of the keys that it consists of."""
+        axes = self.axes or {self.key: self.values}
+        return zip(self.values, product(*axes.values()), strict=True)
+
+    def _numbers(self, method: str, value: str, column: str) -> dict[str, Any]:
+        """In full precision, those of every seed last."""
+        mean, deviation = self.mean(method, value, column), self.deviation(method, value, column)
+        return {"mean": mean, "standard_deviation": deviation, "seeds": self.of(method, value).values[method][column]}
 
     def to_csv(self) -> str:
         """One line a value, method and column, in full precision."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([self.key, "method", "column", "metric", "mean", "standard_deviation", "seeds"])
-        for value in self.values:
+        keys = list(self.axes or (self.key,))
+        writer.writerow([*keys, "method", "column", "metric", "mean", "standard_deviation", "seeds"])
+        for value, point in self._points():
             for method in self.methods:
-                comparison = self.of(method, value)
-                for column in comparison.columns:
-                    known = sum(v is not None for v in comparison.values[method][column])
-                    numbers = comparison.mean(method, column), comparison.deviation(method, column)
-                    writer.writerow([value, method, column, self.metric, *numbers, known])
+                for column in self.of(method, value).columns:
+                    numbers = self._numbers(method, value, column)
+                    known = sum(number is not None for number in numbers["seeds"])
+                    spread = numbers["standard_deviation"]
+                    writer.writerow([*point, method, column, self.metric, numbers["mean"], spread, known])
         return text.getvalue()
 
-    def draw(self, path: Path) -> None:
-        """A line a method over the values, with bars of one standard deviation; dashed where the key says nothing."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-        axes = figure.subplots()
-        numbers = [_number(value) for value in self.values]
-        numeric = all(number is not None for number in numbers)
-        places = [n for n in numbers if n is not None] if numeric else list(map(float, range(len(self.values))))
-        order = sorted(range(len(places)), key=places.__getitem__)
-        places, values = [places[i] for i in order], [self.values[i] for i in order]
-        scale = metric_scale(self.metric)
-        for method in self.methods:
-            scores = [self.mean(method, v) for v in values]
-            means = [nan if mean is None else mean * scale for mean in scores]
-            bars = [(self.deviation(method, v) or 0.0) * scale for v in values]
-            still = self.fixed is not None and method in self.fixed.methods
-            style = "--" if still else "-o"
-            axes.errorbar(places, means, None if still else bars, fmt=style, capsize=3, markersize=4, label=method)
-        axes.set_xticks(places, values)
-        axes.set_xlabel(self.key)
-        axes.set_ylabel(f"{self.metric}{' in %' if metric_unit(self.metric) == 'percent' else ''}")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
-        with atomic_write(path) as temporary:
-            figure.savefig(temporary, format="png", dpi=150, metadata={"Software": None})
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        keys = tuple(self.axes or (self.key,))
+        rows = [
+            {
+                "values": dict(zip(keys, point, strict=True)),
+                "method": method,
+                "sites": {site: self._numbers(method, value, site) for site in self.of(method, value).sites},
+                "average": self._numbers(method, value, "average"),
+            }
+            for value, point in self._points()
+            for method in self.methods
+        ]
+        about = {"metric": self.metric, "unit": metric_unit(self.metric), "caption": self.caption, "keys": list(keys)}
+        return {**about, "methods": list(self.methods), "rows": rows, "not_finished": list(self.missing)}
 
     def write(self, folder: Path) -> None:
-        """``study.md``, ``study.csv`` and ``study.png``."""
+        """``study.md``, ``study.csv``, and pictures (``study_figures.py``)."""
+        from polyclinic.report.study_figures import draw_study
+
         write_text(folder / "study.md", self.to_markdown())
         write_text(folder / "study.csv", self.to_csv())
-        self.draw(folder / "study.png")
+        draw_study(self, folder)
 
     def show(self) -> None:
-        """Print the table."""
-        header, *rows = self.rows()
-        shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-        for number, name in enumerate(header):
-            shown.add_column(name, justify="right" if number else "left", overflow="fold")
-        for row in rows:
-            shown.add_row(*row)
+        """Print the tables."""
         console = Console(highlight=False)
-        console.print(shown)
+        for number, (title, (header, *rows)) in enumerate(self.titled_tables().items()):
+            if number:
+                console.print()
+            shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+            for place, name in enumerate(header):
+                shown.add_column(escape(name), justify="right" if place else "left", overflow="fold")
+            for row in rows:
+                shown.add_row(*map(escape, row))
+            if title:
+                console.print(title, markup=False)
+            console.print(shown)
         console.print(self.caption, markup=False)
 
 
 def study_of(folder: Path, metric: str, partial: bool = False) -> StudyTable:
     """Read the grids of a study; with ``partial`` runs may be missing."""
     plan = read_json(folder / "study.json")
-    tables = {value: comparison_of(folder / name, metric, partial) for value, name in plan["grids"].items()}
-    fixed = comparison_of(folder / plan["fixed"], metric, partial) if plan["fixed"] else None
-    return StudyTable(plan["key"], metric, tuple(plan["methods"]), tuple(plan["values"]), tables, fixed)
 
+    @cache
+    def grid(name: str) -> Comparison:
+        return comparison_of(folder / name, metric, partial)
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    fixed = plan["fixed"] or {}
+    if isinstance(fixed, str):  # one key: one grid for all values
+        fixed = dict.fromkeys(plan["values"], fixed)
+    return StudyTable(
+        plan["key"], metric, tuple(plan["methods"]), tuple(plan["values"]),
+        {value: grid(name) for value, name in plan["grids"].items()},
+        {value: grid(name) for value, name in fixed.items()},
+        {key: tuple(values) for key, values in plan.get("axes", {}).items()},
+    )  # fmt: skip

@@ -1,11 +1,12 @@
-"""A study: the same comparison for several values of one key of the recipe, such as the number of labels."""
+"""A study: the same comparison for several values of a key of the recipe, such as the number of labels, or of two."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from polyclinic.core.errors import PolyclinicError
@@ -24,64 +25,103 @@ _BUDGET = "data.labelled"
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A grid for every value, by its text; ``fixed`` holds methods that the key does not touch, and runs once."""
+    """A grid for every value of one key, or for every pair of values of two.
 
-    key: str
+    ``axes`` has the values of each key. ``grids`` are by value, a pair as ``0.1, 5``; ``key`` names both keys the same
+    way. ``fixed`` has, by the same values, the grids of methods that the number of labels does not touch: one grid
+    stands for all numbers.
+    """
+
+    axes: dict[str, tuple[str, ...]]
     methods: tuple[str, ...]
     grids: dict[str, GridPlan]
-    fixed: GridPlan | None
+    fixed: dict[str, GridPlan]
     out: Path
+
+    @property
+    def key(self) -> str:
+        """The key, or both."""
+        return ", ".join(self.axes)
 
     @property
     def in_order(self) -> list[GridPlan]:
         """The grids that have runs, in the order in which they are done: an early stop leaves whole comparisons.
 
-        What serves every value comes first, as no comparison is whole without it.
+        What serves several values comes first, as no comparison is whole without it.
         """
-        grids = (*([self.fixed] if self.fixed else ()), *self.grids.values())
-        return [grid for grid in grids if grid.methods]
+        grids = {grid.out: grid for grid in (*self.fixed.values(), *self.grids.values())}
+        return [grid for grid in grids.values() if grid.methods]
 
     def save(self) -> None:
         """Write ``study.json``, from which a report finds the grids; another study's is not overwritten."""
         path = self.out / "study.json"
         if path.exists() and (other := read_json(path)["key"]) != self.key:
             raise PolyclinicError(f"{self.out}: holds a study of {other}; give another folder with --out.")
+        fixed = {value: grid.out.name for value, grid in self.fixed.items()}
         about = {
             "key": self.key,
             "methods": self.methods,
             "grids": {value: grid.out.name for value, grid in self.grids.items() if grid.methods},
             "values": list(self.grids),
-            "fixed": self.fixed and self.fixed.out.name,
+            # With one key there is one such grid for all values.
+            "fixed": (fixed or None) if len(self.axes) > 1 else next(iter(fixed.values()), None),
         }
-        write_json(path, about)
+        write_json(path, about | ({"axes": self.axes} if len(self.axes) > 1 else {}))
 
 
 def plan_study(
     source: str | Path,
     overrides: tuple[str, ...],
-    vary: str,
+    vary: str | Sequence[str],
     methods: tuple[str, ...],
     seeds: tuple[int, ...],
     out: Path,
 ) -> StudyPlan:
     """Check every recipe before anything runs, and lay out the grids."""
-    key, values = parse_vary(vary)
-    if len(set(values)) < len(values):
-        raise PolyclinicError(f"--vary {vary}: a value is there twice; give each once.")
-    recipes = {value: load_recipe(source, [*overrides, f"{key}={value}"]) for value in values}
-    _refuse_equal(key, recipes)
-    names = plan_grid(recipes[values[0]], methods, seeds, out).methods
-    load_plugins(recipes[values[0]].plugins)
+    axes = _axes([vary] if isinstance(vary, str) else vary)
+    settings = {", ".join(point): _settings(axes, point) for point in product(*axes.values())}
+    recipes = {value: load_recipe(source, [*overrides, *pairs]) for value, pairs in settings.items()}
+    _refuse_equal(", ".join(axes), recipes)
+    first = next(iter(recipes.values()))
+    names = plan_grid(first, methods, seeds, out).methods
+    load_plugins(first.plugins)
     # With all labels, the budget says nothing: one run serves every value.
-    fixed = tuple(name for name in names if parse_method(name).all_labels) if key == _BUDGET else ()
+    fixed = tuple(name for name in names if parse_method(name).all_labels) if _BUDGET in axes else ()
     moving = tuple(name for name in names if name not in fixed)
     grids = {
-        value: GridPlan(recipe, moving, seeds, out / folder_name(f"{key}={value}")) for value, recipe in recipes.items()
+        value: GridPlan(recipe, moving, seeds, out / folder_name(",".join(settings[value])))
+        for value, recipe in recipes.items()
     }
-    # Without a value in its recipe, it also serves a study that goes on with other values.
-    without_budget = with_changes(recipes[values[0]], {_BUDGET: None})
-    alone = GridPlan(without_budget, fixed, seeds, out / "all-labels") if fixed else None
-    return StudyPlan(key, names, grids, alone, out)
+    alone: dict[str, GridPlan] = {}
+    for value, recipe in recipes.items() if fixed else ():
+        rest = [pair for pair in settings[value] if not pair.startswith(f"{_BUDGET}=")]
+        # Without a value in its recipe, it also serves a study that goes on with other values.
+        without_budget = with_changes(recipe, {_BUDGET: None})
+        alone[value] = GridPlan(without_budget, fixed, seeds, out / folder_name(",".join(["all-labels", *rest])))
+    return StudyPlan(axes, names, grids, alone, out)
+
+
+def _axes(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The values of each key."""
+    if not 1 <= len(vary) <= 2:
+        raise PolyclinicError(
+            f"--vary: a study varies one or two keys, not {len(vary)}; fix the others with --set, "
+            "or start a study for each of their values, with folders of their own."
+        )
+    axes: dict[str, tuple[str, ...]] = {}
+    for text in vary:
+        key, values = parse_vary(text)
+        if key in axes:
+            raise PolyclinicError(f"--vary {text}: {key} is there twice; give all of its values at once.")
+        if len(set(values)) < len(values):
+            raise PolyclinicError(f"--vary {text}: a value is there twice; give each once.")
+        axes[key] = values
+    return axes
+
+
+def _settings(axes: Iterable[str], point: Iterable[str]) -> list[str]:
+    """``KEY=VALUE`` for each key."""
+    return [f"{key}={value}" for key, value in zip(axes, point, strict=True)]
 
 
 def parse_vary(text: str) -> tuple[str, tuple[str, ...]]:

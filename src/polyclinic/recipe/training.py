@@ -25,6 +25,12 @@ class TrainingSettings(Section):
     loss: Literal["dice-ce", "dice-ce-mean", "ce", "dice"] = Field(
         "dice-ce", description="dice-ce adds both, -mean halves the sum"
     )
+    dice_classes: Literal["all", "foreground"] = Field(
+        "all", description="the classes whose Dice is in that loss: the background's too, or not (nnU-Net)"
+    )
+    dice_over: Literal["image", "batch"] = Field(
+        "image", description="a Dice of each image, or one over all pixels of the batch (nnU-Net)"
+    )
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     lr: Positive = 1e-3
     momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
@@ -34,6 +40,9 @@ class TrainingSettings(Section):
         "constant", description="of the learning rate over all rounds"
     )
     poly_power: Positive = 0.9
+    warmup: int = Field(
+        0, ge=0, description="rounds in which the learning rate rises from lr / (warmup + 1) to that of the schedule"
+    )
     clip_gradients: Positive | None = Field(None, description="largest norm of the gradient")
     amp: Literal["auto", "off"] = Field("auto", description="mixed precision on GPUs")
     participation: Annotated[float, Field(gt=0)] = Field(
@@ -79,10 +88,15 @@ class PolicySettings(Section):
     )
 
 
-def learning_rate(settings: TrainingSettings, progress: float) -> float:
-    """The rate when a share ``progress`` in [0, 1) of the training is done; it depends on nothing else."""
+def learning_rate(settings: TrainingSettings, progress: float, rounds_done: float = math.inf) -> float:
+    """The rate when a share ``progress`` in [0, 1) of the training is done, which are ``rounds_done`` rounds.
+
+    It depends on nothing else, and is never 0. The warm-up counts rounds and no share, so that a longer run has the
+    same; without ``rounds_done`` it is over.
+    """
+    rate = settings.lr
     if settings.schedule == "cosine":
-        return settings.lr * 0.5 * (1 + math.cos(math.pi * progress))
+        rate = settings.lr * 0.5 * (1 + math.cos(math.pi * progress))
     if settings.schedule == "poly":
-        return float(settings.lr * (1 - progress) ** settings.poly_power)
-    return settings.lr
+        rate = float(settings.lr * (1 - progress) ** settings.poly_power)
+    return rate * (1 + rounds_done) / (1 + settings.warmup) if rounds_done < settings.warmup else rate

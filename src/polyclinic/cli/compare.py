@@ -39,11 +39,14 @@ def compare(
     with quick_imports():
         from polyclinic.api import compare_grid
         from polyclinic.report.overview import all_metrics, print_overview
+        from polyclinic.report.stuck_runs import stuck_runs_line
         from polyclinic.report.tables import print_comparison
 
     with interruptible(), GridScreen() as screen:
         table = compare_grid(plan, metric=metric, jobs=jobs, observer=screen)
     print_comparison(table)
+    if stuck := stuck_runs_line(out):
+        typer.secho(stuck, fg="yellow")
     if len(loaded.evaluation.metrics) > 1:
         typer.echo()
         print_overview(all_metrics(out, metric, loaded.evaluation.metrics))

@@ -53,6 +53,16 @@ class SiteData:
     site: str
     images: Images
     splits: Mapping[str, Tensor]
+    pooled: tuple[SiteData, ...] = ()
+    """The sites whose images these are, where they are those of several."""
+
+    def learning_sites(self, unlabelled: bool) -> int:
+        """Sites with images to learn from, labelled ones or, with ``unlabelled``, any: of those pooled here, or this.
+
+        What a recipe asks of every site is asked of their pooled images as often.
+        """
+        sites = self.pooled or (self,)
+        return sum(len(site.training_indices(None if unlabelled else True)) > 0 for site in sites)
 
     def training_indices(self, labelled: bool | None = None) -> Tensor:
         """Indices of training images: all, or only those with (``True``) or without (``False``) a label."""
@@ -130,4 +140,4 @@ def pool(sites: Sequence[SiteData], name: str) -> SiteData:
         split: torch.cat([site.splits[split] + start for site, start in zip(sites, images.starts[:-1], strict=True)])
         for split in sites[0].splits
     }
-    return SiteData(name, images, splits)
+    return SiteData(name, images, splits, tuple(sites))

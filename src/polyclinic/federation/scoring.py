@@ -36,19 +36,21 @@ class _Case(NamedTuple):
 def score_quickly(workspace: Workspace, data: SiteData, split: str, round_number: int) -> Evaluation:
     """Mean Dice over the labelled images of a split (foreground classes, then images), for validation.
 
-    A model without a single batch of finite outputs has no Dice: the class of a NaN would be any.
+    A model without a single batch of finite outputs has no Dice: the class of a NaN would be any. Whether any pixel was
+    predicted as foreground is told beside it.
     """
     classes, regions = len(workspace.task.classes), list(workspace.task.judged.values())
     policy = workspace.recipe.policies.empty_masks
-    values, usable = [], False
+    values, usable, foreground = [], False, False
     for _, probabilities, labels in _predictions(workspace, data, split):
         predicted = probabilities.argmax(dim=1)
         usable = usable or is_finite(probabilities)
+        foreground = foreground or bool(predicted.any())
         dice_values = dice_per_image(predicted, labels.to(predicted.device), classes, policy, regions)
         values.append(dice_values.nanmean(dim=1).cpu())
     scores = torch.cat(values) if values else torch.empty(0)
     dice = float(scores.nanmean()) if usable else nan
-    return Evaluation(data.site, round_number, len(scores), dice)
+    return Evaluation(data.site, round_number, len(scores), dice, background_only=bool(values) and not foreground)
 
 
 def score_cases(workspace: Workspace, data: SiteData, split: str, round_number: int) -> Evaluation:

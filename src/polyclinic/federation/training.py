@@ -16,7 +16,7 @@ from polyclinic.components.step import Step
 from polyclinic.components.toolbox.deep_supervision import supervised_loss
 from polyclinic.data.batches import steps_per_epoch
 from polyclinic.data.deformation import Deformation
-from polyclinic.federation.drawn_images import batches_read_ahead, step_generator
+from polyclinic.federation.drawn_images import batches_read_ahead, step_generator, wanted_steps
 from polyclinic.federation.workspace import Workspace
 from polyclinic.recipe.training import learning_rate
 
@@ -63,7 +63,7 @@ class LocalTraining:
         site, settings = self.site, self.settings
         labelled = site.data.training_indices(True)
         unlabelled = site.data.training_indices(False) if self.unlabelled else None
-        size, wanted = settings.batch_size, settings.steps_per_epoch
+        size, wanted = settings.batch_size, wanted_steps(self.workspace, site.data)
         total = steps_per_epoch(len(labelled), 0 if unlabelled is None else len(unlabelled), size, wanted)
         for index, (rows, others) in enumerate(batches_read_ahead(self.workspace, site.data, site.round, epoch)):
             generator = step_generator(self.workspace, site.site, site.round, epoch, index)

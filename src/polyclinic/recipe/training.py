@@ -19,7 +19,8 @@ class TrainingSettings(Section):
         None,
         ge=1,
         description="optimiser steps of a local epoch, the same at every site and for every method; by default a walk "
-        "over the labelled images, or (labelled + unlabelled) / (2 batch_size) steps where a method learns from both",
+        "over the labelled images, or (labelled + unlabelled) / (2 batch_size) steps where a method learns from both; "
+        "central takes those of all sites together",
     )
     batch_size: int = Field(6, ge=1)
     loss: Literal["dice-ce", "dice-ce-mean", "ce", "dice"] = Field(
@@ -61,6 +62,12 @@ class TrainingSettings(Section):
     validate_every: int = Field(1, ge=1, description="rounds between validations")
     select: Literal["best", "last"] = Field(
         "best", description="the model that is tested; best: on validation data only"
+    )
+    stuck_after: int = Field(
+        5,
+        ge=0,
+        description="say so, with what to try, when the model has found nothing at any site in so many validated "
+        "rounds in a row (0: never); see docs/explanation/training.md",
     )
     patience: int | None = Field(None, ge=1, description="stop after this many validations without a better one")
 

@@ -96,9 +96,10 @@ def test_rounds_in_a_row_are_counted_and_a_kill_forgets_none(tmp_path: Path) -> 
     assert [event["stuck"] for event in keeper.events] == [0, 0, 2, 3, 4, 5, 0, 0, 2]
     assert warned(keeper.events) == [2, 4, 8]
 
+    killer = Killer(lambda what, number, _: (what, number) == ("round", 3))
+    killed = tiny_server(tmp_path / "killed", recipe, observer=killer, engine=engine)
     with pytest.raises(Interrupted):
-        killer = Killer(lambda what, number, _: (what, number) == ("round", 3))
-        tiny_server(tmp_path / "killed", recipe, observer=killer, engine=engine).fit()
+        killed.fit()
     resumed = Keeper()
     tiny_server(tmp_path / "killed", recipe, observer=resumed, engine=engine).fit()
     first = resumed.events[0]["round"]

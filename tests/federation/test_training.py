@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mixed_sites import mixed_site
 from polyclinic.components.base import Component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
@@ -17,13 +18,11 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.sitedata import SiteData, pool
 from polyclinic.exchange.declarations import Shared
-from polyclinic.data.sitedata import pool
 from polyclinic.exchange.messages import Broadcast
 from polyclinic.federation.site import Site
 from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.networks import load_weights
-from mixed_sites import mixed_site
 from support import Keeper, tiny_recipe, tiny_server, tiny_site, tiny_task
 from temporary_components import known
 

@@ -17,6 +17,7 @@ from polyclinic.core.side_by_side import side_by_side
 from polyclinic.data.imageset import Sample
 from polyclinic.data.sitedata import SiteData
 from polyclinic.evaluation.case_metrics import case_metrics, dice_per_image
+from polyclinic.evaluation.regions import region_dice, region_masks, region_metrics
 from polyclinic.exchange.checks import is_finite
 from polyclinic.exchange.messages import Evaluation
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Case(NamedTuple):
-    """What is scored as one; the label maps are ``(*spatial)``."""
+    """What is scored as one; the label maps are ``(*spatial)``, masks of regions ``(region, *spatial)``."""
 
     sample: Sample
     prediction: NDArray[Any]
@@ -40,13 +41,19 @@ def score_quickly(workspace: Workspace, data: SiteData, split: str, round_number
     predicted as foreground is told beside it.
     """
     classes, regions = len(workspace.task.classes), list(workspace.task.judged.values())
+    sums = _sums_regions(workspace)
     policy = workspace.recipe.policies.empty_masks
     values, usable, foreground = [], False, False
     for _, probabilities, labels in _predictions(workspace, data, split):
-        predicted = probabilities.argmax(dim=1)
+        predicted = _predicted(workspace, probabilities)
         usable = usable or is_finite(probabilities)
         foreground = foreground or bool(predicted.any())
-        dice_values = dice_per_image(predicted, labels.to(predicted.device), classes, policy, regions)
+        labels = labels.to(predicted.device)
+        dice_values = (
+            region_dice(predicted, labels, regions, policy)
+            if sums
+            else dice_per_image(predicted, labels, classes, policy, regions)
+        )
         values.append(dice_values.nanmean(dim=1).cpu())
     scores = torch.cat(values) if values else torch.empty(0)
     dice = float(scores.nanmean()) if usable else nan
@@ -80,13 +87,24 @@ def _predictions(workspace: Workspace, data: SiteData, split: str) -> Iterator[t
         yield part, workspace.predict(images), labels
 
 
+def _sums_regions(workspace: Workspace) -> bool:
+    return bool(workspace.task.regions) and workspace.recipe.evaluation.regions == "sum"
+
+
+def _predicted(workspace: Workspace, probabilities: Tensor) -> Tensor:
+    """Classes ``(batch, *spatial)``, or masks ``(batch, region, *spatial)`` of a task whose regions are summed."""
+    if _sums_regions(workspace):
+        return region_masks(probabilities, list(workspace.task.judged.values()))
+    return probabilities.argmax(dim=1)
+
+
 def _cases(workspace: Workspace, data: SiteData, split: str) -> Iterator[_Case]:
     """What is scored as one: an image, or the volume that slices came from (stacked along the last axis)."""
     narrow = torch.uint8 if len(workspace.task.classes) <= 256 else torch.int64
     single = (
         (data.images.samples[index], *maps)
         for part, probabilities, labels in _predictions(workspace, data, split)
-        for predicted in [probabilities.argmax(dim=1).to(narrow).cpu().numpy()]
+        for predicted in [_predicted(workspace, probabilities).to(narrow).cpu().numpy()]
         for index, *maps in zip(part.tolist(), predicted, labels.to(narrow).numpy(), strict=True)
     )
     per = workspace.recipe.evaluation.per
@@ -104,11 +122,13 @@ def _cases(workspace: Workspace, data: SiteData, split: str) -> Iterator[_Case]:
 def _rows(workspace: Workspace, case: _Case) -> list[dict[str, Any]]:
     sample, prediction, truth, spacing = case
     settings, policies, judged = workspace.recipe.evaluation, workspace.recipe.policies, workspace.task.judged
-    values = case_metrics(
-        prediction, truth, len(workspace.task.classes), settings.metrics,
-        None if settings.units == "pixel" else spacing, policies.empty_masks, policies.distance_penalty,
-        list(judged.values()),
-    )  # fmt: skip
+    regions, spacing = list(judged.values()), None if settings.units == "pixel" else spacing
+    how = (settings.metrics, spacing, policies.empty_masks, policies.distance_penalty)
+    values = (
+        region_metrics(prediction, truth, regions, *how)
+        if _sums_regions(workspace)
+        else case_metrics(prediction, truth, len(workspace.task.classes), *how, regions)
+    )
     image = sample.name
     if sample.slice_index is not None and settings.per == "image":
         image = f"{sample.name}[{sample.slice_index}]"

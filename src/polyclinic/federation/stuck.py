@@ -1,9 +1,9 @@
 """A run that finds nothing: how the server notices it, and what it says.
 
 A network whose foreground features are all off predicts background everywhere, and may do so for many rounds: thin and
-rare structures give a gradient too small to leave that state. The server knows of it without a new look at any image:
-each site says with its validation Dice whether any pixel was predicted as foreground. Dice alone would not tell, since a
-slice without any structure counts as 1 where nothing is predicted (``policies.empty_masks``).
+rare structures give a gradient too small to leave that state. Each site says with its validation Dice whether any
+pixel was predicted as foreground. Dice alone would not tell, since a slice without any structure counts as 1 where
+nothing is predicted (``policies.empty_masks``), and in a 2D task on volumes many slices are like that.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ class ConvolutionSettings(NetworkSettings):
     )
     deep_supervision: bool = Field(
         False,
-        description="auxiliary classifiers on the coarser decoder maps, with the weights of nnU-Net's; they are trained "
-        "and sent, and not used for predictions",
+        description="auxiliary classifiers on the coarser decoder maps, with the weights of nnU-Net's; they are "
+        "trained and sent, and not used for predictions",
     )
     prior_bias: Prior | tuple[Prior, ...] | None = Field(
         None,

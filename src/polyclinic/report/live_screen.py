@@ -185,7 +185,8 @@ def _name(site: str) -> str:
 def _remarks(view: Mapping[str, Any], now: float, note: str) -> list[tuple[str, str]]:
     """What stands below everything, each with its colour."""
     quiet, end = silence(view, now), result(view, now)
-    stuck = f"stuck: nothing found in the last {view['stuck']} validated rounds; see {PAGE}" if view.get("stuck") else ""
-    found = [(plain(view.get("note", "")), "dim"), (plain(note), "yellow"), (quiet, "yellow"), (plain(stuck), "yellow")]
+    found = [(plain(view.get("note", "")), "dim"), (plain(note), "yellow"), (quiet, "yellow")]
+    if view.get("stuck"):
+        found.append((f"stuck: nothing found in the last {view['stuck']:g} validated rounds; see {PAGE}", "yellow"))
     found.append((end, "green" if view.get("finished") else "red"))
     return [(text, colour) for text, colour in found if text]

@@ -1,4 +1,4 @@
-"""How many optimiser steps stand behind each row of a comparison: rows with fewer are not comparable with the others."""
+"""How many optimiser steps stand behind each row of a comparison: rows with other numbers are hard to compare."""
 
 from __future__ import annotations
 

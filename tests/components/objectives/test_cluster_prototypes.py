@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from cell_labels import labelled_cells
 from polyclinic.components.base import Context
 from polyclinic.components.objectives.cluster_prototypes import ClusterPrototypes
 from polyclinic.components.step import Step
@@ -22,7 +23,6 @@ from polyclinic.data.federation import Task
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.networks import build_network
 from polyclinic.recipe import NetworkSettings
-from cell_labels import labelled_cells
 from support import Keeper, tiny_recipe, tiny_server, tiny_task
 
 CLASSES = 4

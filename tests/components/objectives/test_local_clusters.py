@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from cell_labels import labelled_cells
 from polyclinic.components.base import Context
 from polyclinic.components.objectives.local_clusters import LocalClusters
 from polyclinic.components.rounds import SiteRound
@@ -25,7 +26,6 @@ from polyclinic.federation.workspace import build_workspace
 from polyclinic.networks import build_network
 from polyclinic.networks.base import Features
 from polyclinic.recipe import NetworkSettings
-from cell_labels import labelled_cells
 from support import Keeper, tiny_recipe, tiny_server, tiny_site, tiny_task
 
 CLASSES = 4

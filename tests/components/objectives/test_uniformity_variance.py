@@ -166,7 +166,10 @@ def test_terms_and_gradients_on_a_network(dims: int, target: str) -> None:
     pixels = draw_distinct(total, 11, torch.Generator().manual_seed(5))
     classes, features = (m.movedim(1, -1).reshape(total, -1) for m in (step.output.logits, step.output.decoder[-1]))
     shares = [(step.labels == c).double().mean().item() for c in range(3)] if target == "shares" else None
-    wanted = {"variance": 2 * naive_variance(classes[pixels], shares), "uniformity": 3 * naive_uniformity(features[pixels])}
+    wanted = {
+        "variance": 2 * naive_variance(classes[pixels], shares),
+        "uniformity": 3 * naive_uniformity(features[pixels]),
+    }
     ours = component.loss(step)
     assert ours.keys() == wanted.keys()
     parameters = list(network.parameters())

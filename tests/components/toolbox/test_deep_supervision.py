@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import tiny_recipe, tiny_server
 
 from polyclinic.components.toolbox.channel_groups import channel_groups
 from polyclinic.components.toolbox.deep_supervision import labels_at, supervised_loss
 from polyclinic.components.toolbox.segmentation_loss import segmentation_loss
 from polyclinic.networks.unet import UNet
 from polyclinic.recipe import PolicySettings, TrainingSettings, UNetSettings
+from support import tiny_recipe, tiny_server
 
 TRAINING, POLICIES = TrainingSettings(dice_classes="foreground", dice_over="batch"), PolicySettings()
 

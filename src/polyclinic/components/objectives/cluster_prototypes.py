@@ -5,9 +5,10 @@ Paper: Huang et al., *Rethinking Federated Learning with Domain Shift: A Prototy
 near the mean of their class's clusters.
 
 Departures: in segmentation every pixel of the bottleneck is an instance, background included, with the label nearest to
-it (``cells``: or by the majority or the shares of the image's pixels in it). The contrast is a log-sum-exp; an exponential overflows for ``tau`` below 0.012, and the paper reports NaN at 0.01.
-The temperature is 0.05 for pixels; the paper has 0.02 for whole images. The squared distance is a mean over channels as
-in the released code; eq. 10 has a sum.
+it; ``cells`` takes the majority or the shares of the labels in it instead. The contrast is a log-sum-exp; an
+exponential overflows for ``tau`` below 0.012, and the paper reports NaN at 0.01. The temperature is 0.05 for pixels;
+the paper has 0.02 for whole images. The squared distance is a mean over channels as in the released code; eq. 10 has a
+sum.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The recipe's supervised loss of one pass, auxiliary classifiers included.
 
-nnU-Net (Isensee et al., Nature Methods 2021): ``L = sum_i w_i L_i`` with ``w_i = 2**-i / sum_j 2**-j``, where ``L_0`` is
-the loss of the logits and ``L_i`` that of the classifier on ``decoder<i>`` against labels at that map's resolution, of
-which each is the label of the nearest pixel.
+nnU-Net (Isensee et al., Nature Methods 2021): ``L = sum_i w_i L_i`` with ``w_i = 2**-i / sum_j 2**-j``, where ``L_0``
+is the loss of the logits and ``L_i`` that of the classifier on ``decoder<i>`` against labels at that map's resolution,
+of which each is the label of the nearest pixel.
 """
 
 from __future__ import annotations

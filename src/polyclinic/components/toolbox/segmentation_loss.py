@@ -50,10 +50,10 @@ def segmentation_loss(
     """The loss of ``logits`` ``(batch, class, *spatial)`` against integer ``labels`` ``(batch, *spatial)``, in float32.
 
     ``dice-ce`` equals MONAI's ``DiceCELoss(to_onehot_y=True, softmax=True)``, background included, and
-    ``dice-ce-mean`` is half of it. ``dice_classes = "foreground"`` is its ``include_background=False`` and ``dice_over =
-    "batch"`` its ``batch=True``: one Dice of a class over all pixels of the batch. ``absent_classes = "ignore"`` leaves
-    out of the Dice mean the classes that no label of the batch holds, so that a batch without any has a Dice loss of 0;
-    ``"count"`` lets their false positives count.
+    ``dice-ce-mean`` is half of it. ``dice_classes = "foreground"`` is its ``include_background=False``, and
+    ``dice_over = "batch"`` its ``batch=True``: one Dice of a class over all pixels of the batch. ``absent_classes =
+    "ignore"`` leaves out of the Dice mean the classes that no label of the batch holds, so that a batch without any has
+    a Dice loss of 0; ``"count"`` lets their false positives count.
 
     >>> logits = torch.tensor([[[4.0, -4.0]], [[-4.0, 4.0]]]).movedim(1, 0)
     >>> round(segmentation_loss(logits, torch.tensor([[0, 1]])).item(), 4)

@@ -40,7 +40,7 @@ def test_every_site_must_have_found_nothing(scores: dict[str, float], background
 def test_the_warning_names_what_can_still_be_tried() -> None:
     plain = stuck_warning(tiny_recipe(), 5)
     assert "last 5 validated rounds" in plain
-    for key in ("training.lr = 0.01", "data.patch", "network.activation", "training.dice_classes"):
+    for key in ("training.lr is 0.01", "data.patch", "network.activation", "training.dice_classes"):
         assert key in plain
     tried = stuck_warning(
         tiny_recipe(

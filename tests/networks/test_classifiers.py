@@ -37,7 +37,9 @@ def test_a_network_starts_from_the_prior(keys: dict[str, Any]) -> None:
         torch.testing.assert_close(layer.bias.softmax(0), torch.tensor([0.98, 0.01, 0.01]))
 
 
-@pytest.mark.parametrize(("prior", "words"), [((0.1,), "1 shares, and the task has 2"), (0.5, "nothing for the back")])
+@pytest.mark.parametrize(
+    ("prior", "words"), [((0.1,), "1 share, and the task has 2 foreground classes"), (0.5, "nothing for the back")]
+)
 def test_a_prior_that_does_not_fit_gets_a_sentence(prior: Any, words: str) -> None:
     with pytest.raises(PolyclinicError, match=words):
         network_of(prior_bias=prior)

@@ -25,7 +25,7 @@ def finds_nothing(scores: Mapping[str, float], background_only: Collection[str])
 def stuck_warning(recipe: Recipe, rounds: int) -> str:
     """What a run says of itself that has found nothing in so many validated rounds, with what can still be tried."""
     network, training, data = recipe.network, recipe.training, recipe.data
-    tries = [f"a lower learning rate (training.lr = {training.lr:g})"]
+    tries = [f"another, mostly lower, learning rate (training.lr is {training.lr:g})"]
     if data.patch is None:
         tries.append("patches with foreground (data.patch, data.foreground)")
     elif data.foreground < 0.5:

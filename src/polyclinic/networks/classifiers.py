@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.wording import counted
 from polyclinic.networks.base import SegmentationNetwork
 from polyclinic.networks.blocks import CONVOLUTIONS
 
@@ -44,8 +45,8 @@ def prior_logits(classes: int, prior: float | tuple[float, ...]) -> torch.Tensor
     shares = prior if isinstance(prior, tuple) else (prior,) * (classes - 1)
     if len(shares) != classes - 1:
         raise PolyclinicError(
-            f"network.prior_bias has {len(shares)} shares, and the task has {classes - 1} foreground classes; give one "
-            "for each, or one number for all."
+            f"network.prior_bias has {counted(len(shares), 'share')}, and the task has {classes - 1} foreground "
+            f"class{'es' if classes > 2 else ''}; give one for each, or one number for all."
         )
     if sum(shares) >= 1:
         raise PolyclinicError(

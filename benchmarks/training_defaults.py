@@ -125,7 +125,7 @@ def main() -> None:
         "# Training defaults on real federations",
         "",
         f"Made by `POLYCLINIC_REAL_DATA=folder python benchmarks/{NAME}.py --jobs 2` with [{NAME}.toml]({NAME}.toml).",
-        "FedAvg; mean validation Dice over sites in %, mean ± standard deviation over seeds; `longest at background` is",
+        "FedAvg; mean validation Dice over sites in %, mean ± deviation over seeds; `longest at background` is",
         "how many validated rounds in a row found nothing, at the worst seed, from `training.stuck_after` on.",
         "",
     ]

@@ -26,12 +26,16 @@ if TYPE_CHECKING:
 
 
 class _Case(NamedTuple):
-    """What is scored as one; the label maps are ``(*spatial)``, masks of regions ``(region, *spatial)``."""
+    """What is scored as one; the label maps are ``(*spatial)``.
+
+    ``masks`` ``(region, *spatial)`` are there where regions are predicted by sums, which no label map can say.
+    """
 
     sample: Sample
     prediction: NDArray[Any]
     truth: NDArray[Any]
     spacing: tuple[float, ...] | None
+    masks: NDArray[np.bool_] | None = None
 
 
 def score_quickly(workspace: Workspace, data: SiteData, split: str, round_number: int) -> Evaluation:
@@ -41,19 +45,17 @@ def score_quickly(workspace: Workspace, data: SiteData, split: str, round_number
     predicted as foreground is told beside it.
     """
     classes, regions = len(workspace.task.classes), list(workspace.task.judged.values())
-    sums = _sums_regions(workspace)
     policy = workspace.recipe.policies.empty_masks
     values, usable, foreground = [], False, False
     for _, probabilities, labels in _predictions(workspace, data, split):
-        predicted = _predicted(workspace, probabilities)
+        predicted, masks = probabilities.argmax(dim=1), _masks(workspace, probabilities)
         usable = usable or is_finite(probabilities)
-        foreground = foreground or bool(predicted.any())
+        foreground = foreground or bool((predicted if masks is None else masks).any())
         labels = labels.to(predicted.device)
-        dice_values = (
-            region_dice(predicted, labels, regions, policy)
-            if sums
-            else dice_per_image(predicted, labels, classes, policy, regions)
-        )
+        if masks is None:
+            dice_values = dice_per_image(predicted, labels, classes, policy, regions)
+        else:
+            dice_values = region_dice(masks, labels, regions, policy)
         values.append(dice_values.nanmean(dim=1).cpu())
     scores = torch.cat(values) if values else torch.empty(0)
     dice = float(scores.nanmean()) if usable else nan
@@ -87,15 +89,11 @@ def _predictions(workspace: Workspace, data: SiteData, split: str) -> Iterator[t
         yield part, workspace.predict(images), labels
 
 
-def _sums_regions(workspace: Workspace) -> bool:
-    return bool(workspace.task.regions) and workspace.recipe.evaluation.regions == "sum"
-
-
-def _predicted(workspace: Workspace, probabilities: Tensor) -> Tensor:
-    """Classes ``(batch, *spatial)``, or masks ``(batch, region, *spatial)`` of a task whose regions are summed."""
-    if _sums_regions(workspace):
-        return region_masks(probabilities, list(workspace.task.judged.values()))
-    return probabilities.argmax(dim=1)
+def _masks(workspace: Workspace, probabilities: Tensor) -> Tensor | None:
+    """Masks ``(batch, region, *spatial)`` of a task whose regions are predicted by sums."""
+    if not workspace.task.regions or workspace.recipe.evaluation.regions == "argmax":
+        return None
+    return region_masks(probabilities, list(workspace.task.judged.values()))
 
 
 def _cases(workspace: Workspace, data: SiteData, split: str) -> Iterator[_Case]:
@@ -104,30 +102,33 @@ def _cases(workspace: Workspace, data: SiteData, split: str) -> Iterator[_Case]:
     single = (
         (data.images.samples[index], *maps)
         for part, probabilities, labels in _predictions(workspace, data, split)
-        for predicted in [_predicted(workspace, probabilities).to(narrow).cpu().numpy()]
-        for index, *maps in zip(part.tolist(), predicted, labels.to(narrow).numpy(), strict=True)
+        for predicted in [probabilities.argmax(dim=1).to(narrow).cpu().numpy()]
+        for masks in [_masks(workspace, probabilities)]
+        for regions in [[None] * len(part) if masks is None else masks.cpu().numpy()]
+        for index, *maps in zip(part.tolist(), predicted, labels.to(narrow).numpy(), regions, strict=True)
     )
     per = workspace.recipe.evaluation.per
     for _, group in groupby(single, key=lambda scored: scored[0].name):
         slices = list(group)
         if slices[0][0].slice_index is None or per == "image":
-            yield from (_Case(sample, p, t, sample.spacing) for sample, p, t in slices)
+            yield from (_Case(sample, p, t, sample.spacing, masks) for sample, p, t, masks in slices)
             continue
         first = slices[0][0]
         spacing = None if first.spacing is None else (*first.spacing, first.slice_spacing or 1.0)
         predicted, truth = (np.stack([scored[which] for scored in slices], -1) for which in (1, 2))
-        yield _Case(first, predicted, truth, spacing)
+        masks = None if slices[0][3] is None else np.stack([scored[3] for scored in slices], -1)
+        yield _Case(first, predicted, truth, spacing, masks)
 
 
 def _rows(workspace: Workspace, case: _Case) -> list[dict[str, Any]]:
-    sample, prediction, truth, spacing = case
+    sample, prediction, truth, spacing, masks = case
     settings, policies, judged = workspace.recipe.evaluation, workspace.recipe.policies, workspace.task.judged
     regions, spacing = list(judged.values()), None if settings.units == "pixel" else spacing
     how = (settings.metrics, spacing, policies.empty_masks, policies.distance_penalty)
     values = (
-        region_metrics(prediction, truth, regions, *how)
-        if _sums_regions(workspace)
-        else case_metrics(prediction, truth, len(workspace.task.classes), *how, regions)
+        case_metrics(prediction, truth, len(workspace.task.classes), *how, regions)
+        if masks is None
+        else region_metrics(masks, truth, regions, *how)
     )
     image = sample.name
     if sample.slice_index is not None and settings.per == "image":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from math import nan
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from polyclinic.federation.workspace import Workspace
 
 
-class _Case(NamedTuple):
+class ScoredCase(NamedTuple):
     """What is scored as one; the label maps are ``(*spatial)``.
 
     ``masks`` ``(region, *spatial)`` are there where regions are predicted by sums, which no label map can say.
@@ -69,10 +69,12 @@ def score_cases(workspace: Workspace, data: SiteData, split: str, round_number: 
     """
     rows: list[dict[str, Any]] = []
     images = 0
-    scored = side_by_side(partial(_rows, workspace), _cases(workspace, data, split), workspace.recipe.engine.threads)
-    for case_rows in scored:
+    scored = side_by_side(
+        partial(case_rows, workspace), scored_cases(workspace, data, split), workspace.recipe.engine.threads
+    )
+    for found in scored:
         images += 1
-        rows += case_rows
+        rows += found
     dice = [row["value"] for row in rows if row["metric"] == "dice" and row["value"] == row["value"]]
     return Evaluation(data.site, round_number, images, float(np.mean(dice)) if dice else nan, rows)
 
@@ -96,7 +98,7 @@ def _masks(workspace: Workspace, probabilities: Tensor) -> Tensor | None:
     return region_masks(probabilities, list(workspace.task.judged.values()))
 
 
-def _cases(workspace: Workspace, data: SiteData, split: str) -> Iterator[_Case]:
+def scored_cases(workspace: Workspace, data: SiteData, split: str) -> Iterator[ScoredCase]:
     """What is scored as one: an image, or the volume that slices came from (stacked along the last axis)."""
     narrow = torch.uint8 if len(workspace.task.classes) <= 256 else torch.int64
     single = (
@@ -111,20 +113,21 @@ def _cases(workspace: Workspace, data: SiteData, split: str) -> Iterator[_Case]:
     for _, group in groupby(single, key=lambda scored: scored[0].name):
         slices = list(group)
         if slices[0][0].slice_index is None or per == "image":
-            yield from (_Case(sample, p, t, sample.spacing, masks) for sample, p, t, masks in slices)
+            yield from (ScoredCase(sample, p, t, sample.spacing, masks) for sample, p, t, masks in slices)
             continue
         first = slices[0][0]
         spacing = None if first.spacing is None else (*first.spacing, first.slice_spacing or 1.0)
         predicted, truth = (np.stack([scored[which] for scored in slices], -1) for which in (1, 2))
         masks = None if slices[0][3] is None else np.stack([scored[3] for scored in slices], -1)
-        yield _Case(first, predicted, truth, spacing, masks)
+        yield ScoredCase(first, predicted, truth, spacing, masks)
 
 
-def _rows(workspace: Workspace, case: _Case) -> list[dict[str, Any]]:
+def case_rows(workspace: Workspace, case: ScoredCase, metrics: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """A row for each metric and judged class of a case; ``metrics`` are the recipe's by default."""
     sample, prediction, truth, spacing, masks = case
     settings, policies, judged = workspace.recipe.evaluation, workspace.recipe.policies, workspace.task.judged
     regions, spacing = list(judged.values()), None if settings.units == "pixel" else spacing
-    how = (settings.metrics, spacing, policies.empty_masks, policies.distance_penalty)
+    how = (settings.metrics if metrics is None else metrics, spacing, policies.empty_masks, policies.distance_penalty)
     values = (
         case_metrics(prediction, truth, len(workspace.task.classes), *how, regions)
         if masks is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ def test_words_of_a_run_that_goes_on(runs: list[GridRun]) -> None:
     assert run_text(run) == ""
     do_rounds(progress, runs[0], 4, 0.81234)
     assert run_text(run) == "val Dice 0.812"
+    run.view = replace(run.view, stuck=True)
+    assert run_text(run) == "val Dice 0.812, stuck at background"
     do_rounds(progress, runs[0], 10, 0.9)
     assert run_text(run) == "testing"
 

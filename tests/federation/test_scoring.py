@@ -92,3 +92,48 @@ def test_a_case_can_be_scored_again_by_one_metric_alone() -> None:
     again = [row for case in scored_cases(workspace, data, "train") for row in case_rows(workspace, case, ("asd",))]
     assert again == [row for row in rows if row["metric"] == "asd"]
     assert len(rows) > len(again) == 2 * 5
+
+
+def regions_of(**evaluation: object) -> Workspace:
+    """Of every pixel's probabilities, background has the most and less than both classes of a region together."""
+    task = replace(tiny_task(), regions=(("all", (1, 2)), ("core", (2,))))
+    workspace = build_workspace(tiny_recipe(evaluation=evaluation), task)
+    with torch.no_grad():
+        workspace.network.classifier.weight.zero_()
+        workspace.network.classifier.bias.copy_(torch.tensor([0.4, 0.3, 0.3]).log())
+    return workspace
+
+
+def test_probabilities_of_a_region_are_summed_by_default() -> None:
+    data = tiny_site("north", 3)
+    _, labels = data.images.batch(torch.arange(3))
+    whole = [(2 * n / (n + 64)) if n else 0.0 for n in (labels > 0).sum((1, 2)).tolist()]
+    core = [0.0 if n else 1.0 for n in (labels == 2).sum((1, 2)).tolist()]
+    rows = score_cases(regions_of(metrics=["dice"]), data, "train", 0).rows
+    assert [row["class"] for row in rows] == ["all", "core"] * 3
+    expected = [value for pair in zip(whole, core, strict=True) for value in pair]
+    assert [row["value"] for row in rows] == pytest.approx(expected)
+    quick = score_quickly(regions_of(), data, "train", 0)
+    assert quick.dice == pytest.approx(mean(expected))
+    assert not quick.background_only
+    by_class = regions_of(metrics=["dice"], regions="argmax")
+    values = [row["value"] for row in score_cases(by_class, data, "train", 0).rows if row["class"] == "all"]
+    assert values == [0.0 if n else 1.0 for n in (labels > 0).sum((1, 2)).tolist()]
+    assert score_quickly(by_class, data, "train", 0).background_only
+
+
+def test_slices_of_regions_are_stacked_into_volumes() -> None:
+    flat = tiny_site("north", 3)
+    tensors, labels = flat.images.batch(torch.arange(3))
+    samples = [
+        replace(sample, name="v", case="v", slice_index=number, spacing=(1.0, 1.0), slice_spacing=3.0)
+        for number, sample in enumerate(flat.images.samples[:3])
+    ]
+    volume = ImageSet(tensors, labels.to(torch.uint8), torch.ones(3, dtype=torch.bool), samples)
+    data = SiteData("north", volume, {"train": torch.arange(3), "val": torch.arange(0), "test": torch.arange(0)})
+    rows = score_cases(regions_of(metrics=["dice", "hd95"]), data, "train", 0).rows
+    found = {(row["class"], row["metric"]): row["value"] for row in rows}
+    count = int((labels > 0).sum())
+    assert found["all", "dice"] == pytest.approx(2 * count / (count + 3 * 64))
+    assert found["core", "dice"] == 0
+    assert len(rows) == 4

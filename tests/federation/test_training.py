@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mixed_sites import mixed_site
 from polyclinic.components.base import Component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
@@ -50,6 +51,26 @@ def test_steps_per_epoch_sets_steps_and_progress_and_the_planned_steps(tmp_path:
         assert seen[update.site] == pytest.approx(wanted)
     with pytest.raises(PolyclinicError, match=r"training\.steps_per_epoch"):
         tiny_recipe(training={"steps_per_epoch": 0})
+
+
+def test_pooled_images_take_the_steps_of_all_sites_together(tmp_path: Path) -> None:
+    """So that ``central`` is a reference for methods that take them at every site."""
+    steps = {}
+    for method in ("fedavg", "central"):
+        recipe, keeper = tiny_recipe(method, training={"steps_per_epoch": 4, "rounds": 1}), Keeper()
+        tiny_server(tmp_path / method, recipe, observer=keeper).fit()
+        steps[method] = keeper.events[0]["steps"]
+    assert steps == {"fedavg": {"north": 8, "south": 8, "west": 8}, "central": {"pooled": 24}}
+    by_walk, keeper = tiny_recipe("central", training={"rounds": 1}), Keeper()
+    tiny_server(tmp_path / "walk", by_walk, observer=keeper).fit()
+    assert keeper.events[0]["steps"] == {"pooled": 2 * 5}, "a walk over nine images in batches of two, as before"
+
+
+def test_a_site_that_cannot_learn_adds_no_steps_to_pooled_images() -> None:
+    sites = [mixed_site("north", 2, 1), mixed_site("south", 0, 2)]
+    pooled = pool(sites, "pooled")
+    assert (pooled.learning_sites(unlabelled=False), pooled.learning_sites(unlabelled=True)) == (1, 2)
+    assert sites[1].learning_sites(unlabelled=False) == 0
 
 
 def test_a_round_is_the_plain_pytorch_loop(tmp_path: Path) -> None:

@@ -17,9 +17,12 @@ from torch import Tensor, nn
 
 from polyclinic.networks.blocks import MLP, BlockStyle, Convolution, Down, TwoConvolutions, Up, UpSample, norm_layer
 
-RELU = ("relu", {"inplace": True})
+ACTIVATIONS = {
+    "relu": ("relu", {"inplace": True}),
+    "leaky-relu": ("leakyrelu", {"inplace": True, "negative_slope": 0.01}),
+}
 STYLES = [
-    (dims, norm, bias, dropout)
+    (dims, norm, bias, dropout, "relu" if bias else "leaky-relu")
     for dims in (2, 3)
     for norm in ("instance", "batch", "group", "batch-nostats")
     for bias, dropout in ((True, 0.0), (False, 0.3))
@@ -59,10 +62,11 @@ def assert_same(mine: Callable[[], nn.Module], monais: Callable[[], nn.Module], 
     assert not different
 
 
-@pytest.mark.parametrize(("dims", "norm", "bias", "dropout"), STYLES)
-def test_convolutions_and_poolings(dims: int, norm: str, bias: bool, dropout: float) -> None:
-    style, images = BlockStyle(dims, norm, bias, dropout), torch.rand(2, 3, *[9, 8, 6][:dims])
-    options: dict[str, Any] = {"act": RELU, "norm": monai_norm(norm, 6), "bias": bias, "dropout": dropout}
+@pytest.mark.parametrize(("dims", "norm", "bias", "dropout", "activation"), STYLES)
+def test_convolutions_and_poolings(dims: int, norm: str, bias: bool, dropout: float, activation: str) -> None:
+    style, images = BlockStyle(dims, norm, bias, dropout, activation), torch.rand(2, 3, *[9, 8, 6][:dims])
+    options: dict[str, Any] = {"act": ACTIVATIONS[activation], "norm": monai_norm(norm, 6)}
+    options |= {"bias": bias, "dropout": dropout}
     assert_same(lambda: TwoConvolutions(style, 3, 6), lambda: TwoConv(dims, 3, 6, **options), images)
     assert_same(lambda: Down(style, 3, 6), lambda: MonaiDown(dims, 3, 6, **options), images)
     for kernel in (1, 3):
@@ -73,13 +77,16 @@ def test_convolutions_and_poolings(dims: int, norm: str, bias: bool, dropout: fl
         )
 
 
-@pytest.mark.parametrize(("dims", "norm", "bias", "dropout"), STYLES)
+@pytest.mark.parametrize(("dims", "norm", "bias", "dropout", "activation"), STYLES)
 @pytest.mark.parametrize("upsample", ["deconv", "linear"])
 @pytest.mark.parametrize("odd", [False, True])
-def test_upsampling_beside_a_skip(dims: int, norm: str, bias: bool, dropout: float, upsample: Any, odd: bool) -> None:
+def test_upsampling_beside_a_skip(
+    dims: int, norm: str, bias: bool, dropout: float, activation: str, upsample: Any, odd: bool
+) -> None:
     """A pooling has left out the last row of an odd size: the raised map is padded there."""
-    style = BlockStyle(dims, norm, bias, dropout)
-    options: dict[str, Any] = {"act": RELU, "norm": monai_norm(norm, 4), "bias": bias, "dropout": dropout}
+    style = BlockStyle(dims, norm, bias, dropout, activation)
+    options: dict[str, Any] = {"act": ACTIVATIONS[activation], "norm": monai_norm(norm, 4)}
+    options |= {"bias": bias, "dropout": dropout}
     linear = {"upsample": "nontrainable", "pre_conv": None, "halves": False}
     options |= {"upsample": "deconv"} if upsample == "deconv" else linear
     coarse, skip = torch.rand(2, 8, *[4, 3, 2][:dims]), torch.rand(2, 4, *[8 + odd, 6, 4 + odd][:dims])
@@ -110,7 +117,7 @@ def test_mlp(dropout: float) -> None:
 
 def test_sizes_of_each_axis_and_another_activation() -> None:
     """A volume with thick slices: nothing happens along its last axis."""
-    style = BlockStyle(3, activation=lambda: nn.LeakyReLU(0.5))
+    style = BlockStyle(3, activation="leaky-relu")
     images = torch.rand(1, 2, 8, 8, 3)
     down = Down(style, 2, 4, kernel=(3, 3, 1), stride=(2, 2, 1))
     coarse = down(images)

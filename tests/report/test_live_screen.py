@@ -135,3 +135,10 @@ def test_many_sites_are_counted() -> None:
 )  # fmt: skip
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_run_that_finds_nothing_says_so_on_the_screen_and_in_the_lines() -> None:
+    (line,) = [line for line in shown(a_view(stuck=7), width=120) if "stuck" in line]
+    assert line == "stuck: nothing found in the last 7 validated rounds; see docs/explanation/training.md"
+    assert not any("stuck" in line for line in shown(a_view()))
+    assert "; stuck at background; " in state(a_view(stuck=7))

@@ -219,3 +219,12 @@ def test_the_record_of_an_older_run(folder: RunFolder) -> None:
     folder.summary_file.write_text(json.dumps(summary))
     view = recorded(folder)
     assert (view["finished"], view["average"], view["federation"]) == (True, {"dice": 0.7}, "renamed")
+
+
+def test_a_run_that_finds_nothing_is_marked_until_it_finds_something(live: LiveView) -> None:
+    live.on_round(event(0))
+    assert live.view["stuck"] == 0, "a record of an earlier version says nothing of it"
+    live.on_round(event(1, stuck=5))
+    assert live.view["stuck"] == 5
+    live.on_round(event(2, stuck=0))
+    assert live.view["stuck"] == 0

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import polyclinic
+from polyclinic.runs.summary import optimiser_steps, stuck_parts
 from support import write_tiny_federation, write_tiny_recipe
 
 
@@ -36,6 +37,8 @@ def test_the_promised_keys_are_there(finished: Callable[..., Path]) -> None:
     assert summary["components"][1] == {"component": "proximal", "level": "objective", "settings": {"mu": 0.5}}
     assert summary["images_leave"] is False
     assert summary["refused"] == 0
+    assert summary["steps"] == 3 * 2 * (2 + 1), "rounds, epochs, batches of two of the sites' three and two images"
+    assert "stuck" not in summary
 
 
 def test_local_moves_no_byte_and_central_says_that_images_leave(finished: Callable[..., Path]) -> None:
@@ -64,3 +67,19 @@ def test_classes_are_reported_one_by_one_when_there_are_several(tmp_path: Path) 
     recipe = write_tiny_recipe(tmp_path / "r.toml", federation, rounds=1)
     summary = polyclinic.run(recipe, out=tmp_path / "run", overrides=["evaluation.metrics=['dice']"]).summary
     assert list(summary["average"]) == ["dice", "dice/disc", "dice/core"]
+
+
+def test_steps_are_unknown_where_a_round_of_an_earlier_version_is_in_the_record() -> None:
+    events = [{"steps": {"a": 2, "b": 3}}, {"steps": {"a": 2}}]
+    assert optimiser_steps(events) == 7
+    assert optimiser_steps([*events, {}]) is None
+
+
+def test_a_part_that_found_nothing_for_long_is_named_with_how_long() -> None:
+    counts = {"fold-1": [0, 5, 6, 0], "fold-2": [0, 0, 0, 0], "fold-3": [5, 0, 5, 6]}
+    events = [{"part": part, "stuck": count} for part, found in counts.items() for count in found]
+    assert stuck_parts(events) == {
+        "fold-1": {"longest": 6, "at_end": 0},
+        "fold-3": {"longest": 6, "at_end": 6},
+    }
+    assert stuck_parts([{"part": "all"}]) == {}

@@ -97,7 +97,7 @@ def run_text(run: RunProgress) -> str:
         return "testing"
     if run.view.dice is None:
         return "" if run.view.done else "starting"
-    return f"val Dice {run.view.dice:.3f}"
+    return f"val Dice {run.view.dice:.3f}{_stuck(run)}"
 
 
 def left_text(progress: GridProgress) -> str:
@@ -113,5 +113,9 @@ def ended_text(progress: GridProgress, run: RunProgress) -> str:
     count = f"{ended} of {total}{f', {rest}' if rest else ''}"
     if run.status == "failed":
         return f"{run.run.title}: failed: {run.problem.rstrip('.')}; see {run.run.log} ({count})"
-    dice = "" if run.view.dice is None else f", val Dice {run.view.dice:.3f}"
+    dice = "" if run.view.dice is None else f", val Dice {run.view.dice:.3f}{_stuck(run)}"
     return f"{run.run.title}: finished in {duration(run.seconds or 0)}{dice} ({count})"
+
+
+def _stuck(run: RunProgress) -> str:
+    return ", stuck at background" if run.view.stuck else ""

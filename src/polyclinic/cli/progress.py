@@ -86,7 +86,8 @@ class ScreenObserver(Observer):
     def on_round(self, event: dict[str, Any]) -> None:
         """Advance, and show the validation Dice when there is one."""
         dice = event["validation"]["dice"]
-        self.dice = f"val Dice {dice:.3f} " if dice is not None else self.dice
+        stuck = "(stuck at background) " if event.get("stuck") else ""
+        self.dice = f"val Dice {dice:.3f} {stuck}" if dice is not None else self.dice
         if self.task is not None:
             self.bar.update(self.task, advance=1, note=self.dice)
         if not self.console.is_terminal:

@@ -52,6 +52,7 @@ def run(
     require_federation(loaded, recipe)
     with quick_imports():
         from polyclinic.api import run as execute
+        from polyclinic.report.stuck_runs import stuck_line
         from polyclinic.report.tables import print_run
         from polyclinic.runs.folder import RunFolder
 
@@ -70,6 +71,8 @@ def run(
         typer.echo((result.folder / "summary.json").read_text(encoding="utf-8").rstrip())
         return
     print_run(result.summary)
+    if stuck := stuck_line(result.summary):
+        typer.secho(stuck, fg="yellow")
     if profile:
         from polyclinic.report.profile_table import print_profile
 

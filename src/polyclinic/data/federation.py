@@ -24,7 +24,10 @@ class Task:
     neighbours: int = 0
     spacing: tuple[float, ...] | None = None
     regions: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Unions of classes that are judged instead of single ones, by name: they may overlap, classes never do."""
+    """Unions of classes that are judged instead of single ones, by name: they may overlap, classes never do.
+
+    How a prediction of one is made is ``evaluation.regions`` of the recipe.
+    """
     zero_fill: bool = False
     """Whether a channel without a file is zeros, and no error."""
 

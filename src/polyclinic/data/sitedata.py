@@ -54,6 +54,13 @@ class SiteData:
     images: Images
     splits: Mapping[str, Tensor]
 
+    def learning_sites(self, unlabelled: bool) -> int:
+        """Sites with images to learn from, labelled ones or, with ``unlabelled``, any: this one, or those pooled here.
+
+        What a recipe asks of every site is asked of their pooled images as often.
+        """
+        return int(len(self.training_indices(None if unlabelled else True)) > 0)
+
     def training_indices(self, labelled: bool | None = None) -> Tensor:
         """Indices of training images: all, or only those with (``True``) or without (``False``) a label."""
         indices = self.splits["train"]
@@ -123,6 +130,17 @@ class Pooled:
         return torch.cat(images)[order], torch.cat(labels)[order]
 
 
+@dataclass(frozen=True)
+class PooledData(SiteData):
+    """The images of several ``sites`` in one place."""
+
+    sites: tuple[SiteData, ...]
+
+    def learning_sites(self, unlabelled: bool) -> int:
+        """Those of the pooled sites that have images to learn from."""
+        return sum(site.learning_sites(unlabelled) for site in self.sites)
+
+
 def pool(sites: Sequence[SiteData], name: str) -> SiteData:
     """All sites' data in one place."""
     images = Pooled([site.images for site in sites])
@@ -130,4 +148,4 @@ def pool(sites: Sequence[SiteData], name: str) -> SiteData:
         split: torch.cat([site.splits[split] + start for site, start in zip(sites, images.starts[:-1], strict=True)])
         for split in sites[0].splits
     }
-    return SiteData(name, images, splits)
+    return PooledData(name, images, splits, tuple(sites))

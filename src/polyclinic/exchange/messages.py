@@ -61,7 +61,8 @@ class Evaluation:
     """Site to server: plain numbers. ``rows`` hold one value a case, class and metric; ``dice`` is the site's mean.
 
     A site that lets no value of a single case out sends ``stats`` instead of rows: mean, standard deviation and number
-    of cases of each metric. ``note`` says what it held back, and why.
+    of cases of each metric. ``note`` says what it held back, and why. ``background_only`` says after a validation that
+    no pixel of any image was predicted as foreground.
     """
 
     site: str
@@ -71,6 +72,7 @@ class Evaluation:
     rows: list[dict[str, str | float]] = field(default_factory=list)
     stats: dict[str, dict[str, float]] = field(default_factory=dict)
     note: str = ""
+    background_only: bool = False
 
 
 @dataclass

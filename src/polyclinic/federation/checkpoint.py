@@ -19,7 +19,7 @@ from polyclinic.federation.update_bounds import NormHistory
 _OWNED = ("shared", "component", "unseen")
 _UNSEEN = "unseen/"  # tensors of no component, in a group that has owners
 _PLAIN = ("round", "best_round", "best_dice", "best_scores", "stale", "stopped")
-_SINCE_LATER = ("norms", "returns")  # written only where there are some, as earlier versions had none
+_SINCE_LATER = ("norms", "returns", "found_nothing")  # written only where there are some, as earlier versions had none
 
 
 @dataclass
@@ -39,6 +39,8 @@ class ServerState:
     """How far the newest accepted updates of each site moved the model."""
     returns: Returns = field(default_factory=list)
     """Rounds that were taken back."""
+    found_nothing: int = 0
+    """Validated rounds in a row, up to now, whose model predicted background only."""
 
 
 class Checkpoint:

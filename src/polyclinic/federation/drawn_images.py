@@ -43,10 +43,16 @@ def drawn_batches(
     workspace: Workspace, data: SiteData, round_number: int, epoch: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows of the labelled and of the unlabelled images of each step of an epoch."""
-    settings = workspace.recipe.training
+    size = workspace.recipe.training.batch_size
     unlabelled = data.training_indices(False) if workspace.learns_unlabelled else None
     order = generator_for(workspace.recipe.seed, data.site, round_number, "batches", epoch)
-    return epoch_batches(data.training_indices(True), unlabelled, settings.batch_size, order, settings.steps_per_epoch)
+    return epoch_batches(data.training_indices(True), unlabelled, size, order, wanted_steps(workspace, data))
+
+
+def wanted_steps(workspace: Workspace, data: SiteData) -> int | None:
+    """``training.steps_per_epoch``; of pooled images the steps that their sites would take together."""
+    steps = workspace.recipe.training.steps_per_epoch
+    return None if steps is None else steps * data.learning_sites(workspace.learns_unlabelled)
 
 
 def drawn_rows(workspace: Workspace, data: SiteData, round_number: int) -> tuple[set[int], set[int]]:

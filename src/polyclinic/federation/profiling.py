@@ -56,7 +56,7 @@ PHASES: tuple[tuple[Any, str, str], ...] = (
     (LocalTraining, "_train", "step"),
     (LocalTraining, "_gradients", "gradients"),
     (LocalTraining, "_losses", "losses"),
-    (training, "segmentation_loss", "supervised loss"),
+    (training, "supervised_loss", "supervised loss"),
     (LocalTraining, "_note", "note losses"),
     (Augmentation, "__call__", "augmentation"),
     (SegmentationNetwork, "features", "forward"),

@@ -34,6 +34,7 @@ from polyclinic.federation.recovery import (
     suspect,
     training_collapsed,
 )
+from polyclinic.federation.stuck import finds_nothing, stuck_warning
 from polyclinic.federation.update_bounds import UpdateBounds
 from polyclinic.federation.workspace import Workspace
 
@@ -47,6 +48,7 @@ class _RoundRecord:
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
     shared: dict[str, dict[str, Tensors]] = field(default_factory=dict)
     samples: dict[str, int] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
     bytes_up: dict[str, int] = field(default_factory=dict)
     shared_up: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -56,7 +58,7 @@ class _RoundRecord:
 
     def drop(self, site: str) -> None:
         """Take back what an accepted update added."""
-        for by_site in (self.losses, self.samples, self.bytes_up, self.seconds):
+        for by_site in (self.losses, self.samples, self.steps, self.bytes_up, self.seconds):
             by_site.pop(site)
         for by_component in (self.shared, self.shared_up):
             for sites in by_component.values():
@@ -157,7 +159,7 @@ class Server:
         self.state.weights, self.state.shared, self.state.norms = weights, shared, bounds.history
         self.state.round += 1
         trained = time.perf_counter()
-        scores, complete = self._validate(number) if self._validates(number) else ({}, False)
+        scores, complete = self._validate(number, record) if self._validates(number) else ({}, False)
         new_best = self._update_best(number, scores, complete)
         self.state.components = {c.name: dict(c.state) for c in self.components if c.state}
         seconds = {"training": trained - started, "validation": time.perf_counter() - trained, "sites": record.seconds}
@@ -227,6 +229,7 @@ class Server:
                 continue
             record.samples[answer.site], record.losses[answer.site] = answer.samples, answer.losses
             record.bytes_up[answer.site], record.seconds[answer.site] = answer.bytes, answer.seconds
+            record.steps[answer.site] = answer.steps
             for component, tensors in answer.shared.items():
                 record.shared.setdefault(component, {})[answer.site] = tensors
                 counted = record.shared_up.setdefault(component, {})
@@ -294,10 +297,10 @@ class Server:
         last = number == self.settings.rounds - 1
         return last or (number + 1) % self.settings.validate_every == 0
 
-    def _validate(self, number: int) -> tuple[dict[str, float], bool]:
+    def _validate(self, number: int, record: _RoundRecord) -> tuple[dict[str, float], bool]:
         """Mean Dice of each site's validation images, for the sites that have some, and whether no site failed."""
         broadcast = Broadcast(number, self.state.weights)
-        scores, complete, undefined = {}, True, 0
+        scores, complete, undefined, background_only = {}, True, 0, set()
         for answer in self.engine.evaluate(broadcast, self.sites, "val", detailed=False):
             if isinstance(answer, Failure):
                 self.observer.on_refusal(number, answer.site, f"validation failed: {answer.reason}", answer.details)
@@ -305,12 +308,27 @@ class Server:
                 undefined += says_diverged(answer.reason)
             elif answer.images and not isnan(answer.dice):
                 scores[answer.site] = answer.dice
+                background_only |= {answer.site} if answer.background_only else set()
             else:
                 undefined += answer.images > 0
         site = suspect(self.state.norms, number)
         if undefined and not scores and site is not None and (self.state.best_scores or not number):
             raise SpoiltRoundError(number, site, "no site got finite outputs from the model that came of its update")
+        if scores:
+            self._note_usefulness(finds_nothing(scores, background_only), record)
         return scores, complete
+
+    def _note_usefulness(self, nothing: bool, record: _RoundRecord) -> None:
+        """Count validated rounds in a row whose model finds nothing, and say so each time that they are too many."""
+        self.state.found_nothing = self.state.found_nothing + 1 if nothing else 0
+        if self._stuck and self._stuck % self.settings.stuck_after == 0:
+            record.warnings.append(stuck_warning(self.workspace.recipe, self._stuck))
+
+    @property
+    def _stuck(self) -> int:
+        """Validated rounds in a row whose model found nothing, from ``training.stuck_after`` on; 0 before."""
+        count, limit = self.state.found_nothing, self.settings.stuck_after
+        return count if limit and count >= limit else 0
 
     def _update_best(self, number: int, scores: dict[str, float], complete: bool) -> bool:
         """Best so far? The mean over sites decides, never their maximum and never test data.
@@ -350,9 +368,11 @@ class Server:
             "sites": chosen,
             "refused": record.refused,
             "samples": record.samples,
+            "steps": record.steps,
             "losses": record.losses,
             "validation": {"dice": mean_dice, "sites": scores},
             "best_round": self.state.best_round,
+            "stuck": self._stuck,
             "bytes_up": record.bytes_up if crosses else {},
             "bytes_down": self._bytes_down(number, chosen, broadcast) if crosses else {},
             "shared_up": record.shared_up if crosses else {},

@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 from polyclinic.components.base import Component
 from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
-from polyclinic.components.toolbox.segmentation_loss import segmentation_loss
+from polyclinic.components.toolbox.deep_supervision import supervised_loss
 from polyclinic.data.batches import steps_per_epoch
 from polyclinic.data.deformation import Deformation
-from polyclinic.federation.drawn_images import batches_read_ahead, step_generator
+from polyclinic.federation.drawn_images import batches_read_ahead, step_generator, wanted_steps
 from polyclinic.federation.workspace import Workspace
 from polyclinic.recipe.training import learning_rate
 
@@ -63,18 +63,19 @@ class LocalTraining:
         site, settings = self.site, self.settings
         labelled = site.data.training_indices(True)
         unlabelled = site.data.training_indices(False) if self.unlabelled else None
-        size, wanted = settings.batch_size, settings.steps_per_epoch
+        size, wanted = settings.batch_size, wanted_steps(self.workspace, site.data)
         total = steps_per_epoch(len(labelled), 0 if unlabelled is None else len(unlabelled), size, wanted)
         for index, (rows, others) in enumerate(batches_read_ahead(self.workspace, site.data, site.round, epoch)):
             generator = step_generator(self.workspace, site.site, site.round, epoch, index)
             done = (epoch + index / total) / settings.local_epochs
             progress = (site.round + done) / settings.rounds
+            rate = learning_rate(settings, progress, site.round + done)
             images, labels = self._load(rows, generator) if len(rows) else self._nothing(others)
             images, labels = self.workspace.augmentation(images, labels, generator)
             step = Step(
                 site,
                 self.workspace.network, images, labels, generator, site.round, epoch, index,
-                epoch == settings.local_epochs - 1, progress, learning_rate(settings, progress), indices=rows,
+                epoch == settings.local_epochs - 1, progress, rate, indices=rows,
             )  # fmt: skip
             if self.unlabelled and len(others):
                 self._add_views(step, others)
@@ -160,7 +161,7 @@ class LocalTraining:
         losses: dict[str, Tensor] = {}
         if len(step.images):
             own = [term for term in (c.objective(step) for c in self.components) if term is not None]
-            losses["segmentation"] = own[0] if own else self._supervised(step)
+            losses["segmentation"] = self._supervised(step, own[0] if own else None)
         for component in self.components:
             terms = component.loss(step)
             if losses.keys() & terms.keys():
@@ -169,9 +170,10 @@ class LocalTraining:
             losses |= terms
         return losses
 
-    def _supervised(self, step: Step) -> Tensor:
-        logits = step.output.logits[: len(step.images)]
-        return segmentation_loss(logits, step.labels, self.settings.loss, self.workspace.recipe.policies.absent_classes)
+    def _supervised(self, step: Step, own: Tensor | None) -> Tensor:
+        """The recipe's loss, or that of a component, with those of auxiliary classifiers."""
+        policies = self.workspace.recipe.policies
+        return supervised_loss(step.network, step.labelled, step.labels, self.settings, policies, own)
 
     def _precision(self) -> AbstractContextManager[None]:
         return nullcontext() if self.half is None else torch.autocast(self.workspace.device.type, self.half)

@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from polyclinic.recipe.network import ConvolutionSettings
+
 Size = int | tuple[int, ...]
 Upsampling = Literal["deconv", "linear"]
 
@@ -28,9 +30,12 @@ _INSTANCE_NORMS: dict[int, type[nn.InstanceNorm2d | nn.InstanceNorm3d]] = {2: nn
 _BATCH_NORMS: dict[int, type[nn.BatchNorm2d | nn.BatchNorm3d]] = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 
 
-def relu() -> nn.Module:
-    """The activation of all built-in networks."""
-    return nn.ReLU(inplace=True)
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": lambda: nn.ReLU(inplace=True),
+    # Features below 0 keep a gradient: a run whose foreground features are all off can still find its way back.
+    "leaky-relu": lambda: nn.LeakyReLU(0.01, inplace=True),
+}
+"""Activations by the name that a recipe uses."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,12 @@ class BlockStyle:
     norm: str = "instance"
     bias: bool = True
     dropout: float = 0.0
-    activation: Callable[[], nn.Module] = relu
+    activation: str = "relu"
+
+    @classmethod
+    def of(cls, dims: int, settings: ConvolutionSettings) -> BlockStyle:
+        """What a recipe's network asks for."""
+        return cls(dims, settings.norm, settings.bias, settings.dropout, settings.activation)
 
 
 def norm_layer(name: str, channels: int, dims: int) -> nn.Module:
@@ -67,7 +77,7 @@ class Convolution(nn.Sequential):
         after.add_module("N", norm_layer(style.norm, width, style.dims))
         if style.dropout:
             after.add_module("D", nn.Dropout(style.dropout))
-        after.add_module("A", style.activation())
+        after.add_module("A", ACTIVATIONS[style.activation]())
         self.add_module("adn", after)
 
 

@@ -17,15 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.networks.blocks import (
-    CONVOLUTIONS,
-    BlockStyle,
-    Convolution,
-    TwoConvolutions,
-    UpSample,
-    Upsampling,
-    linear_mode,
-)
+from polyclinic.networks.blocks import BlockStyle, Convolution, TwoConvolutions, UpSample, Upsampling, linear_mode
+from polyclinic.networks.classifiers import add_auxiliary_heads, classifier_layer
 from polyclinic.recipe.network import ConvolutionSettings
 
 
@@ -59,7 +52,7 @@ class PyramidNetwork(SegmentationNetwork):
         widths |= {"bottleneck": sizes[depth]} | {f"decoder{level}": sizes[level] for level in reversed(range(depth))}
         super().__init__(channels, classes, dims, widths, multiple)
         self.depth = depth
-        style = BlockStyle(dims, settings.norm, settings.bias, settings.dropout)
+        style = BlockStyle.of(dims, settings)
         self.stem = TwoConvolutions(style, channels, sizes[0])
         self.necks = nn.ModuleList(
             _neck(style, level.channels, sizes[number], level.doublings, settings.upsample)
@@ -70,7 +63,9 @@ class PyramidNetwork(SegmentationNetwork):
             _Up(style, sizes[level + 1], sizes[level], _scale(strides[level : level + 2]), settings.upsample)
             for level in reversed(range(depth))
         )
-        self.classifier = CONVOLUTIONS[dims](sizes[0], classes, kernel_size=1)
+        self.classifier = classifier_layer(dims, sizes[0], classes, settings.prior_bias)
+        if settings.deep_supervision:
+            add_auxiliary_heads(self, settings.prior_bias)
 
     @abstractmethod
     def maps(self, images: Tensor) -> list[Tensor]:

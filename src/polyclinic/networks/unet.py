@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.networks.blocks import CONVOLUTIONS, BlockStyle, Down, Size, TwoConvolutions, Up
+from polyclinic.networks.blocks import BlockStyle, Down, Size, TwoConvolutions, Up
+from polyclinic.networks.classifiers import add_auxiliary_heads, classifier_layer
 from polyclinic.networks.registry import network
 from polyclinic.recipe import UNetSettings
 
@@ -34,7 +35,7 @@ class UNet(SegmentationNetwork):
         super().__init__(channels, classes, spatial_dims, widths, settings.multiple)
         self.depth = depth
 
-        style = BlockStyle(spatial_dims, settings.norm, settings.bias, settings.dropout)
+        style = BlockStyle.of(spatial_dims, settings)
         self.encoder = nn.ModuleList([TwoConvolutions(style, channels, encoder[0], kernels[0])])
         self.encoder.extend(
             Down(style, encoder[level], encoder[level + 1], kernels[level + 1], strides[level])
@@ -52,7 +53,9 @@ class UNet(SegmentationNetwork):
             )
             for level in reversed(range(depth))
         )
-        self.classifier = CONVOLUTIONS[spatial_dims](width, classes, kernel_size=1)
+        self.classifier = classifier_layer(spatial_dims, width, classes, settings.prior_bias)
+        if settings.deep_supervision:
+            add_auxiliary_heads(self, settings.prior_bias)
 
     def encode(self, images: Tensor) -> list[Tensor]:
         """Features of ``encoder0`` ... and the bottleneck."""

@@ -57,9 +57,9 @@ def explanation(recipe: Recipe) -> dict[str, Any]:
         "kept_bytes": tensor_bytes(workspace.kept_weights()),
         "warnings": workspace.warnings(),
         "plain_data": "site name, round, number of training samples and steps, mean of each loss term, seconds; "
-        "after validation the mean Dice; after the test every metric of every case (over a network only if the site's "
-        "policy says so, else mean, deviation and count); over a network also, once: the task, numbers of images by "
-        "split, versions, and a keyed mark of the split",
+        "after validation the mean Dice and whether any foreground was predicted; after the test every metric of every "
+        "case (over a network only if the site's policy says so, else mean, deviation and count); over a network also, "
+        "once: the task, numbers of images by split, versions, and a keyed mark of the split",
     }  # fmt: skip
 
 

@@ -22,6 +22,11 @@ class EvaluationSettings(Section):
     per: Literal["auto", "image", "volume"] = Field(
         "auto", description="slices of a volume one by one, or stacked; auto: stacked for tasks on volumes"
     )
+    regions: Literal["sum", "argmax"] = Field(
+        "sum",
+        description="where a task judges regions: a region is where its classes together are more probable than any "
+        "other class, or where the most probable class is one of its own; masks of predict are maps of classes anyway",
+    )
     batch_size: int = Field(16, ge=1)
     overlap: float = Field(0.5, ge=0, lt=1, description="of sliding windows")
     rounds: tuple[Annotated[int, Field(ge=1)], ...] = Field(

@@ -25,6 +25,7 @@ NOT_COVERED = (
     "network.weights",
     "training.quorum",
     "training.max_update_ratio",
+    "training.stuck_after",
     "evaluation.units",
 )
 """Keys and tables that the fingerprint leaves out; of ``network.weights`` it has whether they are random."""

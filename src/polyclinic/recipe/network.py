@@ -21,6 +21,7 @@ from polyclinic.recipe.section import Section
 DEFAULT_NETWORK = "unet"
 AxisSizes = Annotated[tuple[Annotated[int, Field(ge=1, le=7)], ...], Field(min_length=2, max_length=3)]
 """A kernel or a stride along each axis."""
+Prior = Annotated[float, Field(gt=0, lt=1)]
 
 
 class NetworkSettings(Section):
@@ -87,6 +88,19 @@ class ConvolutionSettings(NetworkSettings):
     upsample: Literal["deconv", "linear"] = "deconv"
     bias: bool = Field(True, description="of the convolutions before a norm")
     dropout: float = Field(0.0, ge=0, lt=1)
+    activation: Literal["relu", "leaky-relu"] = Field(
+        "relu", description="after every norm; leaky-relu has a slope of 0.01 below 0, as in nnU-Net"
+    )
+    deep_supervision: bool = Field(
+        False,
+        description="auxiliary classifiers on the coarser decoder maps, with the weights of nnU-Net's; they are "
+        "trained and sent, and not used for predictions",
+    )
+    prior_bias: Prior | tuple[Prior, ...] | None = Field(
+        None,
+        description="the share of pixels of each foreground class, such as 0.01, or of all one by one, that the "
+        "classifier starts from; by default all classes are equally likely at first",
+    )
 
 
 class UNetSettings(ConvolutionSettings):

@@ -19,11 +19,18 @@ class TrainingSettings(Section):
         None,
         ge=1,
         description="optimiser steps of a local epoch, the same at every site and for every method; by default a walk "
-        "over the labelled images, or (labelled + unlabelled) / (2 batch_size) steps where a method learns from both",
+        "over the labelled images, or (labelled + unlabelled) / (2 batch_size) steps where a method learns from both; "
+        "central takes those of all sites together",
     )
     batch_size: int = Field(6, ge=1)
     loss: Literal["dice-ce", "dice-ce-mean", "ce", "dice"] = Field(
         "dice-ce", description="dice-ce adds both, -mean halves the sum"
+    )
+    dice_classes: Literal["all", "foreground"] = Field(
+        "all", description="the classes whose Dice is in that loss: the background's too, or not (nnU-Net)"
+    )
+    dice_over: Literal["image", "batch"] = Field(
+        "image", description="a Dice of each image, or one over all pixels of the batch (nnU-Net)"
     )
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     lr: Positive = 1e-3
@@ -34,6 +41,9 @@ class TrainingSettings(Section):
         "constant", description="of the learning rate over all rounds"
     )
     poly_power: Positive = 0.9
+    warmup: int = Field(
+        0, ge=0, description="rounds in which the learning rate rises from lr / (warmup + 1) to that of the schedule"
+    )
     clip_gradients: Positive | None = Field(None, description="largest norm of the gradient")
     amp: Literal["auto", "off"] = Field("auto", description="mixed precision on GPUs")
     participation: Annotated[float, Field(gt=0)] = Field(
@@ -52,6 +62,12 @@ class TrainingSettings(Section):
     validate_every: int = Field(1, ge=1, description="rounds between validations")
     select: Literal["best", "last"] = Field(
         "best", description="the model that is tested; best: on validation data only"
+    )
+    stuck_after: int = Field(
+        5,
+        ge=0,
+        description="say so, with what to try, when the model has found nothing at any site in so many validated "
+        "rounds in a row (0: never); see docs/explanation/training.md",
     )
     patience: int | None = Field(None, ge=1, description="stop after this many validations without a better one")
 
@@ -79,10 +95,15 @@ class PolicySettings(Section):
     )
 
 
-def learning_rate(settings: TrainingSettings, progress: float) -> float:
-    """The rate when a share ``progress`` in [0, 1) of the training is done; it depends on nothing else."""
+def learning_rate(settings: TrainingSettings, progress: float, rounds_done: float = math.inf) -> float:
+    """The rate when a share ``progress`` in [0, 1) of the training is done, which are ``rounds_done`` rounds.
+
+    It depends on nothing else, and is never 0. The warm-up counts rounds and no share, so that a longer run has the
+    same; without ``rounds_done`` it is over.
+    """
+    rate = settings.lr
     if settings.schedule == "cosine":
-        return settings.lr * 0.5 * (1 + math.cos(math.pi * progress))
+        rate = settings.lr * 0.5 * (1 + math.cos(math.pi * progress))
     if settings.schedule == "poly":
-        return float(settings.lr * (1 - progress) ** settings.poly_power)
-    return settings.lr
+        rate = float(settings.lr * (1 - progress) ** settings.poly_power)
+    return rate * (1 + rounds_done) / (1 + settings.warmup) if rounds_done < settings.warmup else rate

@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from polyclinic.federation.stuck import PAGE
 from polyclinic.report.tables import value_text
 
 STALE = 300.0  # seconds without news, in rounds that are not longer than that
@@ -51,6 +52,7 @@ def state(view: Mapping[str, Any]) -> str:
         f"{plain(status)}: {', '.join(names) if len(sites) <= _FEW else len(names)}" for status, names in groups.items()
     )
     scores = f", {_scores(view)}" if view.get("dice") is not None else ""
+    scores += "; stuck at background" if view.get("stuck") else ""
     return f"{_rounds(view)}{scores}{'; ' if who else ''}{who}"
 
 
@@ -184,5 +186,7 @@ def _remarks(view: Mapping[str, Any], now: float, note: str) -> list[tuple[str, 
     """What stands below everything, each with its colour."""
     quiet, end = silence(view, now), result(view, now)
     found = [(plain(view.get("note", "")), "dim"), (plain(note), "yellow"), (quiet, "yellow")]
+    if view.get("stuck"):
+        found.append((f"stuck: nothing found in the last {view['stuck']:g} validated rounds; see {PAGE}", "yellow"))
     found.append((end, "green" if view.get("finished") else "red"))
     return [(text, colour) for text, colour in found if text]

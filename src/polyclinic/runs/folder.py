@@ -18,6 +18,7 @@ from polyclinic.recipe.files import changed_keys, load_recipe, recipe_text
 CHANGEABLE_KEYS = (
     "training.quorum",
     "training.max_update_ratio",
+    "training.stuck_after",
     "tracking.",
     "data.cache",
     "engine.workers",

@@ -22,6 +22,8 @@ class RunView:
     sites: int = 0
     updated: float = 0.0
     """When the newest round was done, in seconds of this machine's clock."""
+    stuck: bool = False
+    """Whether its model has found nothing for long."""
 
     def finished(self) -> RunView:
         """The same run, when all of its rounds are done."""
@@ -38,7 +40,8 @@ def read_view(run: GridRun) -> RunView:
     sites = live.get("sites")
     count = len(sites) if isinstance(sites, dict) else 0
     total = rounds * parts
-    return RunView(total, min(int(done), total), parts, _number(live, "dice"), count, _last_round(folder))
+    dice, stuck = _number(live, "dice"), bool(_number(live, "stuck"))
+    return RunView(total, min(int(done), total), parts, dice, count, _last_round(folder), stuck)
 
 
 def recorded_seconds(run: GridRun) -> float | None:

@@ -25,7 +25,7 @@ _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/@]+):(\d{1,5})")
 _TOKEN_CHARACTERS = re.compile(r"[!-~]+")
 _NUMBERS = frozenset({
     "round", "rounds", "started", "updated", "dice", "best_round", "best_dice", "seconds", "said", "since", "loss",
-    "bytes_up", "bytes_down",
+    "bytes_up", "bytes_down", "stuck",
 })  # fmt: skip
 _TIMEOUT = 10.0  # seconds for a connection, and for each piece of an answer
 _MOST_BYTES = 2**24

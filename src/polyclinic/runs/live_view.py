@@ -33,14 +33,14 @@ class LiveView(Observer):
         self.view: dict[str, Any] = {
             "method": method, "federation": federation, "engine": engine, "part": "", "round": 0, "rounds": 0,
             "started": now, "updated": now, "finished": False, "dice": None, "best_round": None, "best_dice": None,
-            "seconds": None, "sites": {}, "lines": [], "said": 0,
+            "seconds": None, "stuck": 0, "sites": {}, "lines": [], "said": 0,
         }  # fmt: skip
 
     def on_start(self, part: str, sites: Sequence[str], rounds: int, done: int) -> None:
         """A new part, or one that goes on. Bytes and scores come from the record, so that nothing counts twice."""
         before, self.begun = self.view["sites"], done - 1
         self.view |= {"part": part, "rounds": rounds, "round": done, "dice": None, "best_round": None}
-        self.view |= {"best_dice": None, "sites": {}}
+        self.view |= {"best_dice": None, "stuck": 0, "sites": {}}
         for site in dict.fromkeys((*sites, *before)):
             self._set(site, "waiting" if site in sites else "left out")
             if before.get(site, {}).get("status") in _TROUBLE:
@@ -111,6 +111,7 @@ class LiveView(Observer):
     def _take(self, event: dict[str, Any]) -> None:
         validation, number = event["validation"], event["round"] + 1
         self.view |= {"round": number, "seconds": event["seconds"]["training"] + event["seconds"]["validation"]}
+        self.view["stuck"] = event.get("stuck", 0)  # runs of earlier versions did not say
         if validation["dice"] is not None:  # not every round validates
             self.view["dice"] = validation["dice"]
         best = event["best_round"]

@@ -32,6 +32,8 @@ class ServerLog(Observer):
         seconds = event["seconds"]["training"] + event["seconds"]["validation"]
         came = f"{len(event['samples'])} of {len(event['sites'])} sites"
         self.log.write(f"round {event['round'] + 1}/{self.rounds}: {came}{shown}, {seconds:.1f} s")
+        for warning in event["warnings"]:
+            self.log.write(f"round {event['round'] + 1}: {warning}")
 
     def on_message(self, text: str) -> None:
         """Something worth a line."""

@@ -23,6 +23,23 @@ def shared_means(events: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, 
     }
 
 
+def optimiser_steps(events: list[dict[str, Any]]) -> int | None:
+    """Optimiser steps of all sites and parts together; ``None`` where an earlier version did not record a round's."""
+    known = [event["steps"] for event in events if "steps" in event]
+    return sum(sum(steps.values()) for steps in known) if len(known) == len(events) else None
+
+
+def stuck_parts(events: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """Parts whose model found nothing for long: most validated rounds in a row, and those in a row at the end."""
+    parts: dict[str, dict[str, int]] = {}
+    for event in events:
+        count = event.get("stuck", 0)
+        longest = max(count, parts.get(event["part"], {}).get("longest", 0))
+        if longest:
+            parts[event["part"]] = {"longest": longest, "at_end": count}
+    return parts
+
+
 def summary_of(
     federation: str,
     workspace: Workspace,
@@ -52,6 +69,7 @@ def summary_of(
         "engine": recipe.engine.name,
         "seed": recipe.seed,
         "rounds": recipe.training.rounds,
+        "steps": optimiser_steps(events),
         "tested_rounds": {name: facts["tested_round"] + 1 for name, facts in tested.items()},
         **scores,
         "distances": "mm" if recipe.evaluation.units == "mm" else "pixels",
@@ -64,6 +82,8 @@ def summary_of(
         "refused": sum(len(e["refused"]) for e in events),
         "split_sha256": splits,
     }
+    if stuck := stuck_parts(events):
+        summary["stuck"] = stuck
     if at_rounds:
         summary["at_rounds"] = {str(number): dict(table) for number, table in at_rounds.items()}
     untested = {site: reason for facts in tested.values() for site, reason in facts.get("untested", {}).items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from cell_labels import labelled_cells
 from polyclinic.components.base import Context
 from polyclinic.components.objectives.cluster_prototypes import ClusterPrototypes
 from polyclinic.components.step import Step
@@ -55,15 +55,13 @@ def global_prototypes(case: Any, classes: tuple[int, ...] = (0, 0, 1, 3, 3, 3)) 
 
 
 def pixels(case: Any) -> list[tuple[Tensor, int]]:
-    """Embedding and label of every pixel of the labelled images; position ``i`` of ``n`` has label ``i * N // n``."""
-    features, labels = map_of(case.step.output, case.tap), case.step.labels
-    size, full = features.shape[2:], labels.shape[1:]
-    found = []
-    for image in range(len(labels)):
-        for place in product(*map(range, size)):
-            source = tuple(i * whole // part for i, whole, part in zip(place, full, size, strict=True))
-            found.append((features[(image, slice(None), *place)], int(labels[(image, *source)])))
-    return found
+    """Embedding and label of every pixel of the labelled images."""
+    features, labels, cells = map_of(case.step.output, case.tap), case.step.labels, case.component.settings.cells
+    return [
+        (features[(image, slice(None), *place)], label)
+        for image in range(len(labels))
+        for place, label in labelled_cells(features.shape[2:], labels[image], cells)
+    ]
 
 
 def naive_terms(case: Any, shared: dict[str, Tensor], tau: float) -> dict[str, Tensor]:
@@ -89,6 +87,10 @@ def naive_terms(case: Any, shared: dict[str, Tensor], tau: float) -> dict[str, T
         {"feature": "decoder0", "size": (9, 5)},
         {"feature": "encoder1", "size": (8, 4, 6), "tau": 1.0},
         {"size": (9, 8, 4)},
+        {"cells": "majority"},
+        {"cells": "majority", "size": (13, 11), "strong": 1},
+        {"cells": "share"},
+        {"cells": "share", "size": (9, 8, 4), "weight": 0.5},
     ],
     ids=str,
 )
@@ -144,8 +146,9 @@ def test_an_empty_mask_is_contrasted_as_background() -> None:
     assert counts.tolist() == [2 * 2 * 3, 0, 0, 0]
 
 
-def test_the_first_round_collects_means_of_the_bottleneck_and_adds_no_term() -> None:
-    case = setting()
+@pytest.mark.parametrize("cells", ["nearest", "majority", "share"])
+def test_the_first_round_collects_means_of_the_bottleneck_and_adds_no_term(cells: str) -> None:
+    case = setting(cells=cells)
     receive(case, {})
     assert case.component.loss(case.step) == {}
     shared = case.component.share(None)

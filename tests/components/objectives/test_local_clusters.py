@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from cell_labels import labelled_cells
 from polyclinic.components.base import Context
 from polyclinic.components.objectives.local_clusters import LocalClusters
 from polyclinic.components.rounds import SiteRound
@@ -59,14 +59,13 @@ def global_prototypes(case: Any, classes: tuple[int, ...] = (0, 0, 1, 3, 3, 3)) 
     return {"prototypes": vectors, "prototypes_classes": torch.tensor(classes)}
 
 
-def samples(features: Tensor, labels: Tensor) -> list[tuple[Tensor, int]]:
+def samples(features: Tensor, labels: Tensor, cells: str = "nearest") -> list[tuple[Tensor, int]]:
     """The mean embedding of every class in every image, pixel by pixel, and the class."""
-    size, full, found = features.shape[2:], labels.shape[1:], []
+    found: list[tuple[Tensor, int]] = []
     for image in range(len(labels)):
         pixels: dict[int, list[Tensor]] = {}
-        for place in product(*map(range, size)):
-            source = tuple(i * whole // part for i, whole, part in zip(place, full, size, strict=True))
-            pixels.setdefault(int(labels[(image, *source)]), []).append(features[(image, slice(None), *place)])
+        for place, label in labelled_cells(features.shape[2:], labels[image], cells):
+            pixels.setdefault(label, []).append(features[(image, slice(None), *place)])
         found += [(torch.stack(pixels[c]).mean(0), c) for c in sorted(pixels)]
     return [(f, c) for f, c in found if f.norm() > 0]
 
@@ -75,7 +74,7 @@ def naive_terms(case: Any, shared: dict[str, Tensor], alpha: float = 0.25, tau: 
     """Eq. 5, sample by sample."""
     vectors, owners = shared["prototypes"], shared["prototypes_classes"]
     contrasts, corrections = [], []
-    for f, c in samples(map_of(case.step.output, case.tap), case.step.labels):
+    for f, c in samples(map_of(case.step.output, case.tap), case.step.labels, case.component.settings.cells):
         if not (owners == c).any():
             continue
         weights = []
@@ -100,6 +99,8 @@ def naive_terms(case: Any, shared: dict[str, Tensor], alpha: float = 0.25, tau: 
         {"feature": "decoder0", "size": (9, 5), "weight": 1.0},
         {"size": (8, 4, 9), "weight": 1.0},
         {"feature": "encoder1", "size": (4, 8, 6), "weight": 0.5},
+        {"cells": "majority", "size": (13, 11), "weight": 1.0},
+        {"cells": "share", "size": (13, 11), "weight": 1.0},
     ],
     ids=str,
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from monai.losses import DiceCELoss
+from monai.losses import DiceCELoss, DiceLoss
 from torch import Tensor
 
 from polyclinic.components.toolbox import segmentation_loss as objective
@@ -61,6 +61,48 @@ def test_dice_ce_equals_monai_with_its_gradient(sizes: list[int], batch: int, cl
     expected.backward()
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dice_classes", ["all", "foreground"])
+@pytest.mark.parametrize("dice_over", ["image", "batch"])
+def test_dice_over_classes_and_pixels_equals_the_naive_formula_and_monai(dice_classes: str, dice_over: str) -> None:
+    generator = torch.Generator().manual_seed(4)
+    logits = (2 * torch.randn(3, 4, 5, 6, generator=generator)).requires_grad_()
+    labels = torch.randint(0, 3, (3, 5, 6), generator=generator)  # class 3 is absent, class 2 in two images only
+    labels[0] = labels[0].clamp_max(1)
+    losses: dict[int, list[float]] = {}
+    probabilities = logits.detach().double().softmax(1)
+    for index in range(dice_classes == "foreground", 4):
+        images = [[0, 1, 2]] if dice_over == "batch" else [[0], [1], [2]]
+        for chosen in images:
+            p, t = probabilities[chosen, index], (labels[chosen] == index).double()
+            dice = (2 * (p * t).sum().item() + SMOOTH) / (p.sum().item() + t.sum().item() + SMOOTH)
+            losses.setdefault(index, []).append(1 - dice)
+    means = {index: sum(values) / len(values) for index, values in losses.items()}
+    options = {"kind": "dice", "dice_classes": dice_classes, "dice_over": dice_over}
+    counted = segmentation_loss(logits, labels, absent_classes="count", **options)  # type: ignore[arg-type]
+    ignored = segmentation_loss(logits, labels, absent_classes="ignore", **options)  # type: ignore[arg-type]
+    assert counted.item() == pytest.approx(sum(means.values()) / len(means), abs=1e-5)
+    del means[3]
+    assert ignored.item() == pytest.approx(sum(means.values()) / len(means), abs=1e-5)
+    theirs = logits.detach().clone().requires_grad_()
+    monai = DiceLoss(
+        to_onehot_y=True, softmax=True, include_background=dice_classes == "all", batch=dice_over == "batch"
+    )(theirs, labels.unsqueeze(1))
+    counted.backward()
+    monai.backward()
+    torch.testing.assert_close(counted, monai, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits.grad, theirs.grad, atol=1e-6, rtol=1e-4)
+
+
+def test_a_batch_of_background_has_no_dice_loss_where_absent_classes_are_ignored() -> None:
+    logits, labels = torch.randn(2, 3, 4, 4, requires_grad=True), torch.zeros(2, 4, 4, dtype=torch.int64)
+    loss = segmentation_loss(logits, labels, "dice", "ignore", "foreground")
+    loss.backward()
+    assert loss.item() == 0
+    assert logits.grad is not None
+    assert (logits.grad == 0).all()
+    assert segmentation_loss(logits, labels, "dice", "count", "foreground").item() > 0.9
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 2, 2, 3, 4)])
@@ -164,9 +206,10 @@ def test_shares_of_classes_that_are_labels_give_the_same_loss(kind: str, absent:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 4, 5, 3, generator=generator)
     labels = torch.randint(3, (2, 5, 3), generator=generator)
-    wanted = segmentation_loss(logits, labels, kind, absent)  # type: ignore[arg-type]
-    ours = soft_label_loss(logits, onehot_of(labels, 4), kind, absent)  # type: ignore[arg-type]
-    torch.testing.assert_close(ours, wanted)
+    for over in ({}, {"dice_classes": "foreground", "dice_over": "batch"}):
+        wanted = segmentation_loss(logits, labels, kind, absent, **over)  # type: ignore[arg-type]
+        ours = soft_label_loss(logits, onehot_of(labels, 4), kind, absent, **over)  # type: ignore[arg-type]
+        torch.testing.assert_close(ours, wanted)
 
 
 def test_soft_cross_entropy_is_linear_in_the_shares_and_one_map_serves_a_batch() -> None:

@@ -111,6 +111,6 @@ class FedNova(Component):
         steps = min(update.steps, training.local_epochs * an_epoch)
         if training.optimizer != "sgd":
             return float(steps)
-        rate = learning_rate(training, (server.round + 0.5) / server.rounds)
+        rate = learning_rate(training, (server.round + 0.5) / server.rounds, server.round + 0.5)
         distance = distance_of_ones(steps, training.momentum, rate * self._mu)
         return distance if 0 < distance < inf else float(steps)  # eta mu above 2: a training that diverges anyway

@@ -5,9 +5,10 @@ Paper: Huang et al., *Rethinking Federated Learning with Domain Shift: A Prototy
 near the mean of their class's clusters.
 
 Departures: in segmentation every pixel of the bottleneck is an instance, background included, with the label nearest to
-it. The contrast is a log-sum-exp; an exponential overflows for ``tau`` below 0.012, and the paper reports NaN at 0.01.
-The temperature is 0.05 for pixels; the paper has 0.02 for whole images. The squared distance is a mean over channels as
-in the released code; eq. 10 has a sum.
+it; ``cells`` takes the majority or the shares of the labels in it instead. The contrast is a log-sum-exp; an
+exponential overflows for ``tau`` below 0.012, and the paper reports NaN at 0.01. The temperature is 0.05 for pixels;
+the paper has 0.02 for whole images. The squared distance is a mean over channels as in the released code; eq. 10 has a
+sum.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from polyclinic.components.step import Step
 from polyclinic.components.toolbox.prototypes.bank import Prototypes, cosines, info_nce, masked_mean, mean_distances
 from polyclinic.components.toolbox.prototypes.base import PrototypeComponent
 from polyclinic.components.toolbox.prototypes.taps import feature_map, feature_width
-from polyclinic.components.toolbox.prototypes.views import MapView, View
+from polyclinic.components.toolbox.prototypes.views import Cells, MapView, View
 from polyclinic.networks.base import SegmentationNetwork
 
 
@@ -44,6 +45,9 @@ class ClusterPrototypes(PrototypeComponent):
         weight: float = Field(1.0, ge=0, description="of both terms, 1 in the paper")
         tau: float = Field(0.05, gt=0, description="temperature; 0.02 in the paper, for whole images")
         feature: str = Field("bottleneck", description="the map whose pixels are instances: a tap of the network")
+        cells: Cells = Field(
+            "nearest", description="the label of such a pixel: of one of the image's in it, of most, or of all by share"
+        )
 
     @property
     def weight(self) -> float:
@@ -60,11 +64,13 @@ class ClusterPrototypes(PrototypeComponent):
 
     def views(self, step: Step) -> dict[str, View]:
         """The pixels of the map."""
-        return {"prototypes": MapView(feature_map(step, self.settings.feature), step.labels)}
+        features, classes = feature_map(step, self.settings.feature), len(self.context.task.classes)
+        return {"prototypes": MapView(features, step.labels, self.settings.cells, classes)}
 
     def align(self, view: View, prototypes: Prototypes) -> dict[str, Tensor]:
         """Means over the pixels whose class has a prototype."""
         used = prototypes.present[view.labels]
+        used = used if view.weights is None else used * view.weights
         dots, squares = view.compare(prototypes.vectors)
         similarities = cosines(dots, squares, prototypes)
         pulls = info_nce(similarities, view.labels, prototypes, self.settings.tau)

@@ -40,7 +40,7 @@ from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
-from polyclinic.components.toolbox.segmentation_loss import segmentation_loss, soft_label_loss
+from polyclinic.components.toolbox.segmentation_loss import loss_options, segmentation_loss, soft_label_loss
 from polyclinic.core.seeds import generator_for, owner_number
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Tensors
@@ -131,9 +131,9 @@ class FedMix(Component):
             return None
         lam, images = self.settings.lam, step.images
         logits, (mean, shares) = step.labelled.logits, self._drawn(step)
-        chosen = self.context.training.loss, self.context.policies.absent_classes
-        own: Tensor = (1 - lam) * segmentation_loss(logits, step.labels, *chosen)
-        total: Tensor = own + lam * soft_label_loss(logits, shares, *chosen)
+        chosen = loss_options(self.context.training, self.context.policies)
+        own: Tensor = (1 - lam) * segmentation_loss(logits, step.labels, **chosen)
+        total: Tensor = own + lam * soft_label_loss(logits, shares, **chosen)
         if self.settings.form == "naive":
             return total
         (slope,) = torch.autograd.grad(own * _LIFT, images, create_graph=True)

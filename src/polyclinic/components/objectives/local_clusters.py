@@ -27,7 +27,7 @@ from polyclinic.components.step import Step
 from polyclinic.components.toolbox.prototypes.bank import Prototypes, cosines, info_nce
 from polyclinic.components.toolbox.prototypes.finch import Partition, cluster_by_class
 from polyclinic.components.toolbox.prototypes.taps import feature_map, feature_width, map_of
-from polyclinic.components.toolbox.prototypes.views import MapView
+from polyclinic.components.toolbox.prototypes.views import Cells, MapView
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Tensors
 from polyclinic.networks.base import Features, SegmentationNetwork
@@ -35,13 +35,15 @@ from polyclinic.networks.base import Features, SegmentationNetwork
 LOWEST_COSINE = 1e-6
 
 
-def image_means(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+def image_means(
+    features: Tensor, labels: Tensor, classes: int, cells: Cells = "nearest"
+) -> tuple[Tensor, Tensor, Tensor]:
     """One sample for each image and class: vectors ``(n, channels)``, classes ``(n,)``, and whether it is one ``(n,)``.
 
     ``features`` ``(batch, channel, *spatial)``, ``labels`` ``(batch, *any)``; ``n`` is ``batch * classes``. A class
     that an image lacks is no sample, and neither is a mean of zeros, which has no direction.
     """
-    sums, counts = MapView(features, labels).image_sums(classes)
+    sums, counts = MapView(features, labels, cells, classes).image_sums(classes)
     vectors = (sums / counts.clamp_min(1)[..., None]).flatten(0, 1)
     owners = torch.arange(classes, device=vectors.device).repeat(len(sums))
     return vectors, owners, vectors.detach().ne(0).any(1)
@@ -76,6 +78,9 @@ class LocalClusters(Component):
         tau: float = Field(0.07, gt=0, description="temperature, 0.07 in the released code")
         partition: Partition = Field("last", description="FINCH's at a site: first is the finest")
         feature: str = Field("bottleneck", description="the map whose class means are samples: a tap of the network")
+        cells: Cells = Field(
+            "nearest", description="the label of its pixels: of one of the image's in it, of most, or of all by share"
+        )
 
     @property
     def on(self) -> bool:
@@ -112,7 +117,8 @@ class LocalClusters(Component):
         if self._global is None or not len(step.images):
             return {}
         with torch.autocast(step.images.device.type, enabled=False):
-            vectors, labels, used = image_means(feature_map(step, self.settings.feature), step.labels, self.classes)
+            features, cells = feature_map(step, self.settings.feature), self.settings.cells
+            vectors, labels, used = image_means(features, step.labels, self.classes, cells)
             used = (used & self._global.present[labels]).float()
             shares = self.settings.weight * used / used.sum().clamp_min(1)
             return {
@@ -155,7 +161,7 @@ class LocalClusters(Component):
                     encoder = network.encode(images[part])
                     decoder = network.decode(encoder) if tap.startswith("decoder") else []
                     features = map_of(Features(encoder, decoder, images), tap)
-                    vectors, classes, used = image_means(features, labels[part], self.classes)
+                    vectors, classes, used = image_means(features, labels[part], self.classes, self.settings.cells)
                     samples.append(vectors[used].cpu())
                     owners.append(classes[used].cpu())
         finally:

@@ -62,6 +62,7 @@ class ChannelGroup:
 
 def channel_groups(network: SegmentationNetwork) -> list[ChannelGroup]:
     """The groups of a U-Net in the order of its forward pass; a sentence for anything that is not understood."""
+    from polyclinic.networks.classifiers import HEADS, auxiliary_heads
     from polyclinic.networks.unet import UNet
 
     if not isinstance(network, UNet):
@@ -73,9 +74,10 @@ def channel_groups(network: SegmentationNetwork) -> list[ChannelGroup]:
         inputs = walk.through(f"encoder.{level}", inputs)
         skips.append(inputs)
     for number, skip in enumerate(reversed(skips[:-1])):
-        inputs = walk.through(f"decoder.{number}", inputs, skip)
-    walk.through("classifier", inputs)
-    del walk.groups[-1]  # the head's outputs are the classes
+        inputs, tap = walk.through(f"decoder.{number}", inputs, skip), f"decoder{network.depth - 1 - number}"
+        if tap in auxiliary_heads(network):
+            walk.classify(f"{HEADS}.{tap}", inputs)
+    walk.classify("classifier", inputs)
     walk.require_all()
     return walk.groups
 
@@ -101,6 +103,11 @@ class _Walk:
             elif isinstance(module, _NORMS):
                 self._normalise(name, module, inputs)
         return inputs
+
+    def classify(self, prefix: str, inputs: Inputs) -> None:
+        """A head, whose outputs are the classes."""
+        self.through(prefix, inputs)
+        del self.groups[-1]
 
     def _convolve(self, name: str, module: Any, inputs: Inputs, output_axis: int) -> Inputs:
         start, weight = 0, f"{name}.weight"

@@ -38,7 +38,7 @@ from polyclinic.components.base import BuiltMethod, Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
-from polyclinic.components.toolbox.segmentation_loss import segmentation_loss
+from polyclinic.components.toolbox.deep_supervision import supervised_loss
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.seeds import owner_number
 from polyclinic.exchange.declarations import Shared
@@ -144,11 +144,11 @@ class Scaffold(Component):
     def _at_received(self, site: SiteRound) -> Tensor:
         """Option I: the gradient ``(value,)`` of the recipe's loss at the received weights, the mean over images."""
         total, count = torch.zeros_like(self._sum), 0
-        kind, absent = self.context.training.loss, self.context.policies.absent_classes
         site.network.train()
         with without_statistics(site.network):
             for _, images, labels in site.batches(labelled=True):
-                loss = segmentation_loss(site.network(images), labels, kind, absent)
+                output = site.network.features(images)
+                loss = supervised_loss(site.network, output, labels, self.context.training, self.context.policies)
                 gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
                 pairs = zip(gradients, self._parameters, strict=True)
                 total += len(images) * torch.cat([_row(gradient, p) for gradient, p in pairs])

@@ -10,7 +10,7 @@ from polyclinic.core.errors import PolyclinicError
 
 ALWAYS_OPEN = (
     "numbers of training images and steps", "mean of each loss term", "seconds", "mean Dice of the validation",
-    "metrics of the test",
+    "whether any foreground was predicted there", "metrics of the test",
 )  # fmt: skip
 _OR_ALLOW = "or allow it with privacy(uncovered=allow), and epsilon is about the weights alone"
 

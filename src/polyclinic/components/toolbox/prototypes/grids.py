@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Size = tuple[int, ...]
@@ -60,6 +61,15 @@ def _take(maps: Tensor, axis: int, size: int, index: tuple[int, ...]) -> Tensor:
     if count % size == 0 and index == tuple(i * size // count for i in range(count)):
         return maps.repeat_interleave(count // size, dim=axis)
     return maps.index_select(axis, torch.tensor(index, device=maps.device))
+
+
+def class_counts(labels: Tensor, target: Size, classes: int) -> Tensor:
+    """Pixels of each class in every cell of a coarser grid: ``(batch, *spatial)`` to ``(batch, class, *target)``.
+
+    Pixel ``i`` lies in cell ``floor(i * target / size)``.
+    """
+    cells = Lift.between(target, tuple(labels.shape[1:]))
+    return cells.gather_back(F.one_hot(labels.long(), classes).movedim(-1, 1))
 
 
 def resize_labels(labels: Tensor, target: Size) -> Tensor:

@@ -88,6 +88,7 @@ class PyramidView:
         self.channels = fusion.channels * len(self.slots)
         self._labels = resize_labels(labels, grid).long()
         self.labels = self._labels.flatten()
+        self.weights: Tensor | None = None
 
     def compare(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Inner products ``(n, vectors)`` and squared norms ``(n,)``."""

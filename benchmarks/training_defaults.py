@@ -1,0 +1,149 @@
+"""Which training defaults pay: activation, classes of the Dice loss and deep supervision, on validation data.
+
+    POLYCLINIC_REAL_DATA=folder python benchmarks/training_defaults.py --jobs 2
+
+writes benchmarks/training_defaults.md. FedAvg on patches at native resolution, three seeds, every federation of the
+folder. Test data choose nothing: the tables hold the validation Dice of the last round and of the best one. An
+interrupted run goes on when it is started again. With `--rounds`, `--seeds`, `--federations` or `--variants` it is a
+trial, whose tables lie beside its runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import polyclinic
+from polyclinic.core.files import read_json
+from polyclinic.recipe.files import load_recipe
+from polyclinic.report.tables import markdown_table
+
+HERE = Path(__file__).parent
+NAME = Path(__file__).stem
+SEEDS = (0, 1, 2)
+_PICTURES = {"data.patch": (96, 96), "training.batch_size": 6}
+_VOLUMES = {"network.anisotropic": "auto", "training.batch_size": 2}
+# At the resolution of the files.
+FEDERATIONS: dict[str, dict[str, Any]] = {
+    "retina_vessel": _PICTURES,
+    "nuclei_xmod": _PICTURES,
+    "brain_lgg": _PICTURES,
+    "cardiac_lv": _PICTURES,
+    "brain_lgg3d": _VOLUMES | {"data.patch": (64, 64, 16)},
+    "cardiac3d": _VOLUMES | {"data.patch": (64, 64, 8)},
+    "hippocampus3d": _VOLUMES | {"data.patch": (32, 32, 32)},
+    "prostate3d": _VOLUMES | {"data.patch": (64, 64, 16)},
+}
+# All three keys everywhere: the defaults of the project may change, these rows may not.
+_BEFORE = {"network.activation": "relu", "training.dice_classes": "all", "network.deep_supervision": "false"}
+_LEAKY, _FOREGROUND = {"network.activation": "leaky-relu"}, {"training.dice_classes": "foreground"}
+VARIANTS: dict[str, dict[str, str]] = {
+    "relu, Dice over all": _BEFORE,
+    "leaky": _BEFORE | _LEAKY,
+    "foreground": _BEFORE | _FOREGROUND,
+    "leaky + foreground": _BEFORE | _LEAKY | _FOREGROUND,
+    "leaky + foreground + deep": _BEFORE | _LEAKY | _FOREGROUND | {"network.deep_supervision": "true"},
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run, by its record: validation Dice in the last and in the best round, and how long it found nothing."""
+
+    last: float
+    best: float
+    stuck: int
+    steps: int
+
+    @classmethod
+    def of(cls, folder: Path) -> Outcome:
+        lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
+        dice = [value for line in lines if (value := json.loads(line)["validation"]["dice"]) is not None]
+        summary = read_json(folder / "summary.json")
+        stuck = max((part["longest"] for part in summary.get("stuck", {}).values()), default=0)
+        return cls(100 * dice[-1], 100 * max(dice), stuck, summary["steps"])
+
+
+def outcomes(
+    data: Path, federation: str, changes: Mapping[str, Any], out: Path, seeds: Sequence[int], jobs: int
+) -> list[Outcome]:
+    """Run what is missing of one row, and read it."""
+    table = {"federation": data / federation, **FEDERATIONS[federation], **changes}
+    overrides = [f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in table.items()]
+    recipe = load_recipe(HERE / f"{NAME}.toml", overrides)
+    polyclinic.compare(recipe, [recipe.method], out=out, seeds=seeds, jobs=jobs)
+    runs = read_json(out / "grid.json")["runs"]
+    return [Outcome.of(out / entry["folder"]) for entry in runs]
+
+
+def spread(values: Sequence[float], sign: str = "") -> str:
+    return f"{mean(values):{sign}.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+
+
+def section(federation: str, rows: Mapping[str, list[Outcome]]) -> list[str]:
+    """The table of a federation; differences are those of the last round, paired by seed."""
+    reference = next(iter(rows.values()))
+    lines = [["variant", "last round", "best round", "against the first", "longest at background", "steps"]]
+    for variant, found in rows.items():
+        gains = [own.last - first.last for own, first in zip(found, reference, strict=True)]
+        cells = [spread([run.last for run in found]), spread([run.best for run in found])]
+        cells += ["" if found is reference else spread(gains, "+"), str(max(run.stuck for run in found))]
+        lines.append([variant, *cells, str(max(run.steps for run in found))])
+    return [f"## {federation}", "", markdown_table(lines), ""]
+
+
+def overall(tables: Mapping[str, Mapping[str, list[Outcome]]], variants: Sequence[str]) -> list[str]:
+    """The last round of every federation, mean over seeds, and the mean over federations."""
+    lines = [["variant", *tables, "mean"]]
+    for variant in variants:
+        values = [mean(run.last for run in rows[variant]) for rows in tables.values()]
+        lines.append([variant, *(f"{value:.1f}" for value in values), f"{mean(values):.1f}"])
+    return ["## All federations, last round", "", markdown_table(lines), ""]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs") / NAME)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--federations", nargs="+", choices=FEDERATIONS, default=list(FEDERATIONS))
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    chosen = parser.parse_args()
+    data = os.environ.get("POLYCLINIC_REAL_DATA")
+    if not data:
+        parser.error("set POLYCLINIC_REAL_DATA to the folder that holds the federations")
+    shorter = {} if chosen.rounds is None else {"training.rounds": chosen.rounds}
+    tables: dict[str, dict[str, list[Outcome]]] = {}
+    lines = [
+        "# Training defaults on real federations",
+        "",
+        f"Made by `POLYCLINIC_REAL_DATA=folder python benchmarks/{NAME}.py --jobs 2` with [{NAME}.toml]({NAME}.toml).",
+        "FedAvg; mean validation Dice over sites in %, mean ± deviation over seeds; `longest at background` is",
+        "how many validated rounds in a row found nothing, at the worst seed, from `training.stuck_after` on.",
+        "",
+    ]
+    for federation in chosen.federations:
+        tables[federation] = {}
+        for variant in chosen.variants:
+            out = chosen.out / federation / variant.replace(" ", "").replace(",", "-")
+            changes = {**VARIANTS[variant], **shorter}
+            tables[federation][variant] = outcomes(Path(data), federation, changes, out, chosen.seeds, chosen.jobs)
+        lines += section(federation, tables[federation])
+        print("\n".join(section(federation, tables[federation])), flush=True)
+    lines += overall(tables, chosen.variants)
+    whole = [chosen.rounds, chosen.seeds, chosen.federations, chosen.variants]
+    complete = whole == [None, list(SEEDS), list(FEDERATIONS), list(VARIANTS)]
+    page = (HERE if complete else chosen.out) / f"{NAME}.md"
+    page.write_text("\n".join(lines), encoding="utf-8")
+    print(f"Written: {page}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from polyclinic.report.stuck_runs import stuck_line, stuck_runs, stuck_runs_line
+
+
+def write_grid(folder: Path, summaries: dict[str, dict[str, Any] | None]) -> Path:
+    """A grid of one seed a method; a run without a summary is not finished."""
+    runs = [{"method": method, "seed": 0, "folder": f"{method}-seed0"} for method in summaries]
+    folder.mkdir(exist_ok=True)
+    (folder / "grid.json").write_text(json.dumps({"methods": list(summaries), "runs": runs}))
+    for entry in runs:
+        (folder / str(entry["folder"])).mkdir()
+        if (summary := summaries[str(entry["method"])]) is not None:
+            (folder / str(entry["folder"]) / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def test_a_run_says_how_long_it_was_stuck() -> None:
+    assert stuck_line({}) == ""
+    whole = {"stuck": {"all": {"longest": 12, "at_end": 12}}}
+    assert stuck_line(whole) == (
+        "Stuck at background: 12 validated rounds, to the end; see docs/explanation/training.md."
+    )
+    folds = {"stuck": {"fold-1": {"longest": 5, "at_end": 0}, "fold-2": {"longest": 6, "at_end": 0}}}
+    assert "6 validated rounds in part fold-2;" in stuck_line(folds)
+
+
+def test_a_grid_names_the_runs_that_were_stuck(tmp_path: Path) -> None:
+    stuck = {"stuck": {"all": {"longest": 7, "at_end": 0}}}
+    grid = write_grid(tmp_path / "grid", {"fedavg": stuck, "fedbn": {}, "fedprox": None})
+    assert stuck_runs(grid) == ["fedavg seed 0 (7 validated rounds)"]
+    assert stuck_runs_line(grid).startswith("Stuck at background: fedavg seed 0 (7 validated rounds);")
+    assert stuck_runs_line(write_grid(tmp_path / "sound", {"fedavg": {}})) == ""

@@ -67,6 +67,19 @@ def test_files_of_three_methods_have_a_diagram_and_those_of_an_unfinished_grid_s
     assert half.header[-1] == "vs x", "no column of p-values where there is none"
 
 
+def test_tables_say_how_long_their_rows_were_trained_and_which_runs_found_nothing(tmp_path: Path) -> None:
+    grid = write_grid(tmp_path, {name: [{"a": {"c": 0.5}, "b": {"c": 0.6}}] for name in ("x", "y")})
+    facts = ({"steps": 24}, {"steps": 12, "stuck": {"all": {"longest": 7, "at_end": 7}}})
+    for number, more in enumerate(facts):
+        path = grid / f"run{number}-seed0" / "summary.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **more}))
+    steps, stuck = write_tables(grid, "dice", ["dice"]).words[-2:]
+    assert steps == "Optimiser steps of all sites together: x 24, y 12."
+    assert stuck.startswith("Stuck at background: y seed 0 (7 validated rounds, to the end)")
+    for name in ("table.md", "table.tex"):
+        assert "x 24, y 12" in (grid / name).read_text()
+
+
 def test_one_metric_has_no_overview(tiny_recipe_file: Path, tmp_path: Path) -> None:
     done = call(
         "compare", tiny_recipe_file, "--methods", "fedavg", "--seeds", "1", "--out", tmp_path,

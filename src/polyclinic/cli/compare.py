@@ -46,7 +46,6 @@ def compare(
     with quick_imports():
         from polyclinic.api import compare_grid
         from polyclinic.report.overview import all_metrics, comparison_json, print_overview
-        from polyclinic.report.stuck_runs import stuck_runs_line
         from polyclinic.report.tables import print_comparison
 
     with interruptible(), GridScreen() as screen:
@@ -56,8 +55,6 @@ def compare(
         typer.echo(json.dumps(comparison_json(out, metric, metrics, reference), indent=2))
         return
     print_comparison(table)
-    if stuck := stuck_runs_line(out):
-        typer.secho(stuck, fg="yellow")
     if len(metrics) > 1:
         typer.echo()
         print_overview(all_metrics(out, metric, metrics))

@@ -17,8 +17,10 @@ from polyclinic.report.critical_difference import write_diagrams
 from polyclinic.report.grid_cases import read_cases
 from polyclinic.report.latex import latex_tables
 from polyclinic.report.marks import STYLES, Mark, best_and_second, markdown_cell
+from polyclinic.report.optimiser_steps import steps_line
 from polyclinic.report.statistics import GridStatistics, statistics_of
 from polyclinic.report.statistics_files import fairness_markdown, statistics_json, write_statistics
+from polyclinic.report.stuck_runs import stuck_runs_line
 from polyclinic.report.tables import Comparison, comparison_of, markdown_table, value_text
 
 
@@ -35,14 +37,19 @@ def all_statistics(
     return [statistics_of(cases, metric, reference) for metric in dict.fromkeys((first, *metrics))]
 
 
-def with_statistics(table: Comparison, statistics: GridStatistics) -> Comparison:
-    """A comparison with differences to the reference, p-values and words."""
+def with_statistics(table: Comparison, statistics: GridStatistics, notes: Sequence[str] = ()) -> Comparison:
+    """A comparison with differences to the reference, p-values and words; ``notes`` come last of the words."""
     p_values = {name: one.p_wilcoxon_holm for name, one in statistics.methods.items()}
     if not any(p is not None for p in p_values.values()):
         p_values = {}
     ranked = [statistics.ranks.sentence] if statistics.ranks and statistics.ranks.friedman_p is not None else []
-    words = [*statistics.sentences, *ranked, *filter(None, [statistics.note])]
+    words = [*statistics.sentences, *ranked, *filter(None, [statistics.note]), *notes]
     return replace(table, reference=statistics.reference, p_values=p_values, words=tuple(words))
+
+
+def _about_training(grid: Path) -> list[str]:
+    """What one must know of the training behind the rows: how many steps, and which runs found nothing for long."""
+    return [line for line in (steps_line(grid), stuck_runs_line(grid)) if line]
 
 
 def write_tables(
@@ -55,7 +62,8 @@ def write_tables(
     """
     plain = all_metrics(grid, metric, metrics, partial)
     statistics = all_statistics(grid, metric, metrics, reference)
-    tables = [with_statistics(table, one) for table, one in zip(plain, statistics, strict=True)]
+    notes = _about_training(grid)
+    tables = [with_statistics(table, one, notes) for table, one in zip(plain, statistics, strict=True)]
     fairness = fairness_markdown(statistics[0])
     write_text(grid / "table.md", tables[0].to_markdown() + fairness + overview_markdown(tables))
     write_text(grid / "table.csv", overview_csv(tables))
@@ -68,8 +76,8 @@ def write_tables(
 def comparison_json(grid: Path, metric: str, metrics: Sequence[str], reference: str | None = None) -> dict[str, Any]:
     """Everything that the files of a grid hold, as plain data: tables, statistics and words."""
     statistics = all_statistics(grid, metric, metrics, reference)
-    plain = all_metrics(grid, metric, metrics)
-    tables = [with_statistics(table, one) for table, one in zip(plain, statistics, strict=True)]
+    plain, notes = all_metrics(grid, metric, metrics), _about_training(grid)
+    tables = [with_statistics(table, one, notes) for table, one in zip(plain, statistics, strict=True)]
     return {
         "folder": str(grid),
         "metric": metric,

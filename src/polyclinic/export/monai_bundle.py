@@ -31,15 +31,19 @@ def write_bundle_files(folder: Path, settings: dict[str, Any], description: str)
 def inference_config(settings: dict[str, Any]) -> dict[str, Any]:
     """``configs/inference.json``: every step from the files of ``dataset_dir`` to masks in ``output_dir``."""
     inference, sliced = settings["inference"], settings["volumes_as_slices"]
-    listed = f"{_STEPS}.list_data(@dataset_dir, {settings['image_channels']}, {settings['zero_fill']})"
     return {
-        "imports": ["$import torch", f"$import {_STEPS}"],
+        "imports": ["$import torch"],
         "bundle_root": ".",
         "dataset_dir": "$@bundle_root + '/images'",
         "output_dir": "$@bundle_root + '/masks'",
         "device": "$torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
         "network_def": "$torch.jit.load(@bundle_root + '/models/model.ts', map_location=@device).eval()",
-        "data": f"${listed}",
+        "data": {
+            "_target_": f"{_STEPS}.list_data",
+            "folder": "@dataset_dir",
+            "channels": settings["image_channels"],
+            "zero_fill": settings["zero_fill"],
+        },
         "preprocessing": {"_target_": "Compose", "transforms": preprocessing(settings)},
         "dataset": {"_target_": "Dataset", "data": "@data", "transform": "@preprocessing"},
         "dataloader": {"_target_": "DataLoader", "dataset": "@dataset", "batch_size": 1, "num_workers": 0},

@@ -83,11 +83,12 @@ def table(cells: dict[str, dict[str, Any]], formats: list[str]) -> str:
     rows = [
         "# Exported models",
         "",
-        "Masks of exported models against those of `polyclinic predict`, and the largest difference of a probability: what",
-        "the check of `polyclinic export` itself found on four test images of each run, at most one of a site in turn. ONNX and",
-        "TorchScript ran through the exported `segment.py`'s code, the bundle through `python -m monai.bundle run` in a process",
-        "of its own. Networks are U-Nets of width 4 and depth 2 after a few steps of training, so that all classes are near each",
-        "other and rounding would show; sizes, spacing, windows, neighbours and intensities differ between federations.",
+        "Masks of exported models against those of `polyclinic predict`, and the largest difference of a probability:",
+        "what the check of `polyclinic export` itself found on four test images of each run, taken from its sites in",
+        "turns. ONNX and TorchScript ran through the code of the exported `segment.py`, the bundle through",
+        "`python -m monai.bundle run` in a process of its own. Networks are U-Nets of width 4 and depth 2 after a few",
+        "steps of training, so that classes are near each other and rounding would show; sizes, spacing, windows,",
+        "neighbours and intensities differ between federations.",
         "",
         f"Made on {date.today().isoformat()} by `python benchmarks/exports.py --scratch FOLDER` with "
         + ", ".join(f"{package} {version(package)}" for package in PACKAGES)

@@ -194,9 +194,9 @@ def _limits(workspace: Workspace, chosen: Chosen, summary: dict[str, Any]) -> li
     sites = summary.get("sites") or {}
     worst = min(sites, key=lambda site: sites[site].get("dice") or 0, default=None)
     lines = [
-        "- It knows the scanners, stains and patients of the sites above and no others; test it on your own images first.",
+        "- It knows the scanners, stains and patients of these sites and no others; test it on your own images first.",
         "- It always gives a mask, for images of other organs and modalities too.",
-        "- Weights can hold traces of the images that they were trained on. Ask those who own the data before you publish them.",
+        "- Weights can hold traces of the images they were trained on: ask those who own the data before you publish.",
     ]
     if worst is not None and len(sites) > 1 and sites[worst].get("dice") is not None:
         lines.append(f"- Sites differ: the worst Dice is {100 * sites[worst]['dice']:.1f} %, at {plain(worst)}.")

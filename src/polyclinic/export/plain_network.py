@@ -7,6 +7,7 @@ output in eval mode. Components bring theirs (FSR, amplitude normalisation); bat
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,29 +27,21 @@ class BatchStatistics(nn.Module):
         return centred / (centred.square().mean(axes, keepdim=True) + self.eps).sqrt()
 
 
-class _Doubled(nn.Module):
-    """Only for a module whose place is at the top, so that it can be replaced like any other."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-
 def plain_network(network: nn.Module) -> nn.Module:
     """The copy; the network itself stays as it is."""
-    top = _Doubled(copy.deepcopy(network).to("cpu", torch.float32).eval())
-    for name, module in list(top.named_modules()):
+    result = copy.deepcopy(network).to("cpu", torch.float32).eval()
+    for name, module in list(result.named_modules()):
         replacement = _replacement(module)
-        if replacement is not module:
+        if name and replacement is not module:
             parent, _, own = name.rpartition(".")
-            setattr(top.get_submodule(parent), own, replacement.eval())
-    top.module.requires_grad_(False)
-    return top.module
+            setattr(result.get_submodule(parent), own, replacement.eval())
+    return result.requires_grad_(False)
 
 
 def _replacement(module: nn.Module) -> nn.Module:
-    if hasattr(module, "for_export"):
-        replacement: nn.Module = module.for_export()
+    offer: Any = getattr(module, "for_export", None)
+    if offer is not None:
+        replacement: nn.Module = offer()
         return replacement
     if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None and not module.affine:
         return BatchStatistics(module.eps)

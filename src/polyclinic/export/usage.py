@@ -49,8 +49,8 @@ def _graph(to: str, settings: dict[str, Any]) -> list[str]:
     name = "`model.ts` (TorchScript)" if to == "torchscript" else "`model.onnx`"
     lines = [
         f"{name} takes prepared images `(batch, {settings['channels']}, {axes})` in float32 and gives logits "
-        f"`(batch, {len(settings['classes'])}, {axes})`; `segment.py` does what comes before and after, as plain numbers in "
-        f"`{'config' if to == 'huggingface-folder' else 'model'}.json` say.",
+        f"`(batch, {len(settings['classes'])}, {axes})`; `segment.py` does what comes before and "
+        f"after, as the plain numbers in `{'config' if to == 'huggingface-folder' else 'model'}.json` say.",
         "",
     ]
     if to == "torchscript":

@@ -25,7 +25,7 @@ def list_data(folder: str, channels: int, zero_fill: bool) -> list[dict[str, Any
     return [{"image": files, "name": files.name} for files in list_images(Path(folder), channels, zero_fill)]
 
 
-class ReadImaged(MapTransform):
+class ReadImaged(MapTransform):  # type: ignore[misc]
     """The files of an image as a tensor ``(channel, *spatial)`` with its affine."""
 
     def __init__(
@@ -36,6 +36,7 @@ class ReadImaged(MapTransform):
         self.channels, self.axes, self.file_spacing, self.known_place = channels, axes, file_spacing, known_place
 
     def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Read one entry."""
         result = dict(data)
         for key in self.keys:
             files: ImageFiles = result[key]
@@ -53,16 +54,17 @@ class ReadImaged(MapTransform):
         return result
 
 
-class FullRanged(MapTransform):
+class FullRanged(MapTransform):  # type: ignore[misc]
     """From 0 to the largest number that the file could hold, to 0 to 1."""
 
     def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Scale one entry."""
         if not data["highest"]:
             raise ValueError(f"{data['name']}: the model needs unsigned integers such as the bytes of a picture.")
         return {**data, **{key: data[key] / data["highest"] for key in self.keys}}
 
 
-class FitToSized(MapTransform):
+class FitToSized(MapTransform):  # type: ignore[misc]
     """Bring to a size, -1 for an axis that stays: means where an axis shrinks, linear where it grows."""
 
     def __init__(self, keys: str, spatial_size: Sequence[int]) -> None:
@@ -70,6 +72,7 @@ class FitToSized(MapTransform):
         self.spatial_size = spatial_size
 
     def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Resize one entry."""
         result = dict(data)
         for key in self.keys:
             shape = result[key].shape[1:]
@@ -81,7 +84,7 @@ class FitToSized(MapTransform):
         return result
 
 
-class SegmentationInferer(Inferer):
+class SegmentationInferer(Inferer):  # type: ignore[misc]
     """Probabilities of images, of windows where they are larger than ``roi_size``, of slices along ``slice_axis``."""
 
     def __init__(
@@ -127,10 +130,11 @@ class SegmentationInferer(Inferer):
         widths = [width for lack in reversed(missing) for width in (lack // 2, lack - lack // 2)]
         padded = F.pad(batch, widths, mode="replicate") if any(missing) else batch
         inside = tuple(slice(lack // 2, lack // 2 + size) for lack, size in zip(missing, spatial, strict=True))
-        return network(padded)[(slice(None), slice(None), *inside)].float().softmax(1)
+        logits: torch.Tensor = network(padded)[(slice(None), slice(None), *inside)]
+        return logits.float().softmax(1)
 
 
-class SaveMaskd(MapTransform):
+class SaveMaskd(MapTransform):  # type: ignore[misc]
     """Bring probabilities back to the grid of their file, take the largest class, and write the mask."""
 
     def __init__(self, keys: str, files: Sequence[dict[str, Any]], output_dir: str) -> None:
@@ -138,6 +142,7 @@ class SaveMaskd(MapTransform):
         self.files, self.folder = {entry["name"]: entry["image"] for entry in files}, Path(output_dir)
 
     def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Write the mask of one entry."""
         for key in self.keys:
             shape = tuple(int(size) for size in data["file_shape"])
             rank = len(shape)
@@ -150,8 +155,9 @@ class SaveMaskd(MapTransform):
         return data
 
 
-class NoteAffined(MapTransform):
+class NoteAffined(MapTransform):  # type: ignore[misc]
     """Keep the affine of the prepared image beside it, for the way back."""
 
     def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Note the affine of one entry."""
         return {**data, **{f"{key}_affine": data[key].affine.clone() for key in self.keys}}

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from polyclinic.export.standalone.resampling import along, resampled
+
 Array = np.ndarray[Any, np.dtype[Any]]
 _AXES = (("L", "R"), ("P", "A"), ("I", "S"))
-_SAME = 1e-4  # of a voxel: what counts as no movement at all
-_CLOSE = 1e-3  # millimetres: a spacing that is as good as the wanted one
+_SAME = 1e-3  # of a voxel or a millimetre: what counts as no movement at all
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,12 @@ def to_file_grid(probabilities: Array, prepared: Prepared) -> Array:
     Voxels that a crop had cut off are background, which is class 0.
     """
     whole = probabilities[0] if prepared.slice_axis is None else np.moveaxis(probabilities, 0, prepared.slice_axis + 1)
-    if prepared.shape == prepared.prepared_shape and np.allclose(prepared.grid, np.eye(len(prepared.grid)), atol=1e-3):
+    if prepared.shape == prepared.prepared_shape and np.allclose(prepared.grid, np.eye(len(prepared.grid)), atol=_SAME):
         return whole
     back = np.linalg.inv(prepared.grid)
-    result = resampled(whole, back, prepared.shape)
-    result[:, ~_inside(back, prepared)] = 0
-    result[0, ~_inside(back, prepared)] = 1
+    result, outside = resampled(whole, back, prepared.shape), ~_inside(back, prepared)
+    result[:, outside] = 0
+    result[0, outside] = 1
     return result
 
 
@@ -95,7 +96,7 @@ def respaced(voxels: Array, affine: Array, spacing: Sequence[float], grid: Array
     """Resample to millimetres along each axis; a shear is straightened."""
     rank = len(spacing)
     now = np.linalg.norm(affine[:rank, :rank], axis=0)
-    wanted = np.where(np.abs(now - spacing) <= _CLOSE, now, spacing)
+    wanted = np.where(np.abs(now - spacing) <= _SAME, now, spacing)
     upper = np.linalg.cholesky(affine[:rank, :rank].T @ affine[:rank, :rank]).T
     target = np.eye(rank + 1)
     target[:rank, :rank] = affine[:rank, :rank] @ np.linalg.inv(upper) @ np.diag(np.sign(np.diag(upper)) * wanted)
@@ -111,7 +112,7 @@ def respaced(voxels: Array, affine: Array, spacing: Sequence[float], grid: Array
         target[:rank, rank] = middle - target[:rank, :rank] @ (np.array(shape) / 2)
     step = np.linalg.solve(affine, target)
     if shape == voxels.shape[1:] and (
-        np.allclose(affine, target, atol=1e-3) or np.allclose(step, np.eye(rank + 1), atol=1e-3)
+        np.allclose(affine, target, atol=_SAME) or np.allclose(step, np.eye(rank + 1), atol=_SAME)
     ):
         return voxels, grid
     return resampled(voxels, step, shape).astype(np.float32), grid @ step
@@ -139,7 +140,8 @@ def _scaled_channel(channel: Array, way: str, steps: dict[str, Any]) -> Array:
     low, high = (channel.min(), channel.max()) if way == "zero-one" else np.percentile(channel, steps["percentiles"])
     if low == high:
         return channel - np.float32(low)
-    return np.clip((channel - np.float32(low)) / (np.float32(high) - np.float32(low)), 0, 1)
+    result = np.clip((channel - np.float32(low)) / (np.float32(high) - np.float32(low)), 0, 1)
+    return np.asarray(result)
 
 
 def cut(voxels: Array, target: Sequence[int], grid: Array) -> tuple[Array, Array]:
@@ -165,51 +167,11 @@ def resized(voxels: Array, target: Sequence[int], grid: Array) -> tuple[Array, A
             means = [voxels.take(range(*bound), axis).mean(axis, dtype=np.float64) for bound in bounds]
             voxels = np.stack(means, axis)
         elif want > size:
-            voxels = _along(voxels, axis, (np.arange(want) + 0.5) * (size / want) - 0.5)
+            voxels = along(voxels, axis, (np.arange(want) + 0.5) * (size / want) - 0.5)
         scale = np.eye(len(grid))
         scale[axis - 1, axis - 1], scale[axis - 1, -1] = size / want, (size / want - 1) / 2
         grid = grid @ scale
     return voxels, grid
-
-
-def resampled(voxels: Array, matrix: Array, shape: tuple[int, ...]) -> Array:
-    """Values ``(channel, *shape)`` at ``matrix @ index``, linear between voxels, the nearest one outside."""
-    rank = len(shape)
-    linear = np.where(np.abs(matrix[:rank, :rank]) * max(max(shape), 1) < _SAME, 0.0, matrix[:rank, :rank])
-    if ((linear != 0).sum(0) > 1).any() or ((linear != 0).sum(1) > 1).any():
-        return _resampled_askew(voxels, matrix, shape)
-    # Each axis of the result runs along one axis of the source: one axis after another is enough.
-    sources = [int(np.abs(linear[:, axis]).argmax()) for axis in range(rank)]
-    voxels = voxels.transpose(0, *(source + 1 for source in sources))
-    for axis, (source, size) in enumerate(zip(sources, shape, strict=True)):
-        voxels = _along(voxels, axis + 1, matrix[source, axis] * np.arange(size) + matrix[source, rank])
-    return voxels
-
-
-def _along(voxels: Array, axis: int, places: Array) -> Array:
-    """Linear interpolation at places along one axis."""
-    places = np.clip(places, 0, voxels.shape[axis] - 1)
-    lower = np.minimum(np.floor(places).astype(int), max(voxels.shape[axis] - 2, 0))
-    share = (places - lower).reshape([-1 if other == axis else 1 for other in range(voxels.ndim)])
-    upper = np.minimum(lower + 1, voxels.shape[axis] - 1)
-    result: Array = voxels.take(lower, axis) * (1 - share) + voxels.take(upper, axis) * share
-    return result
-
-
-def _resampled_askew(voxels: Array, matrix: Array, shape: tuple[int, ...]) -> Array:
-    """The same where the axes of the result lie askew; one slab at a time, which bounds the memory."""
-    rank, slabs = len(shape), []
-    for first in range(shape[0]):
-        index = np.stack(np.meshgrid([first], *(np.arange(size) for size in shape[1:]), indexing="ij"), -1)
-        places = np.clip(index @ matrix[:rank, :rank].T + matrix[:rank, rank], 0, np.array(voxels.shape[1:]) - 1)
-        lower = np.floor(places).astype(int)
-        share, slab = places - lower, np.zeros((len(voxels), *index.shape[:-1]))
-        for corner in product((0, 1), repeat=rank):
-            weight = np.prod(np.where(corner, share, 1 - share), axis=-1)
-            at = np.minimum(lower + corner, np.array(voxels.shape[1:]) - 1)
-            slab += weight * voxels[(slice(None), *np.moveaxis(at, -1, 0))]
-        slabs.append(slab)
-    return np.concatenate(slabs, axis=1)
 
 
 def _inside(back: Array, prepared: Prepared) -> Array:

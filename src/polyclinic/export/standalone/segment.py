@@ -43,7 +43,7 @@ class Model:
 
     def segment(self, image: str | Path | ImageFiles) -> Array:
         """The mask ``(*spatial)`` of an image on its own grid: the number of a class for every pixel."""
-        return self.probabilities(image).argmax(0).astype(np.uint8)
+        return np.asarray(self.probabilities(image).argmax(0), dtype=np.uint8)
 
     def probabilities(self, image: str | Path | ImageFiles) -> Array:
         """Probabilities ``(class, *spatial)`` of an image on its own grid."""
@@ -85,20 +85,18 @@ class Model:
     def _slide(self, batch: Array, window: tuple[int, ...]) -> Array:
         """Probabilities by overlapping windows, whose middles count more than their edges."""
         inference, spatial = self.settings["inference"], batch.shape[2:]
-        places = [
-            (image, place) for image in range(len(batch)) for place in _windows(spatial, window, inference["overlap"])
-        ]
+        windows = list(_windows(spatial, window, inference["overlap"]))
+        places: list[Any] = [(image, slice(None), *place) for image in range(len(batch)) for place in windows]
         weights, count = _bell(window), inference["batch_size"]
         total = np.zeros((len(batch), len(self.classes), *spatial), dtype=np.float32)
         seen = np.zeros(spatial, dtype=np.float32)
-        for place in _windows(spatial, window, inference["overlap"]):
+        for place in windows:
             seen[place] += weights
         for start in range(0, len(places), count):
             chosen = places[start : start + count]
-            found = self.forward(np.stack([batch[(image, slice(None), *place)] for image, place in chosen]))
-            for (image, place), part in zip(chosen, found, strict=True):
-                total[(image, slice(None), *place)] += weights * part
-        return total / seen
+            for place, part in zip(chosen, self.forward(np.stack([batch[place] for place in chosen])), strict=True):
+                total[place] += weights * part
+        return np.asarray(total / seen)
 
 
 def load_network(folder: Path) -> Network:
@@ -112,7 +110,8 @@ def load_network(folder: Path) -> Network:
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    script = torch.jit.load(str(folder / "model.ts"), map_location=device).eval()
+    load: Any = torch.jit.load
+    script = load(str(folder / "model.ts"), map_location=device).eval()
 
     def run(batch: Array) -> Array:
         with torch.inference_mode():

@@ -33,7 +33,8 @@ class Chosen:
 
 def plain(text: Any) -> str:
     """Text for a line or a cell of Markdown: nothing in it is a link, a tag, a heading or the end of a cell."""
-    return re.sub(r"([\\`*_{}\[\]()#+!|~>$-])", r"\\\1", html.escape(printable_line(str(text)), quote=False))
+    escaped = re.sub(r"([\\`*_\[\]|~$:@])", r"\\\1", html.escape(printable_line(str(text)), quote=False))
+    return re.sub(r"(?i)(www)\.", r"\1\\.", escaped)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
@@ -57,7 +58,8 @@ def model_card(
         "What left the sites": _left(workspace, summary),
         "Training": _training(workspace),
         "Input and output": _in_and_out(settings),
-        "Check of this export": [check.sentence().capitalize() + ".", "", *_checked_images(check)],
+        # Without the names of images: they may be those of patients, and a card is made to be shown.
+        "Check of this export": [check.sentence().capitalize() + ".", ""],
         "Intended use": _INTENDED,
         "Limits": _limits(workspace, chosen, summary),
         "Licence": ["To be filled in by those who own the data and the model: `licence: ...`", ""],
@@ -151,7 +153,9 @@ def _left(workspace: Workspace, summary: dict[str, Any]) -> list[str]:
     if workspace.kept:
         lines += [f"{counted(len(workspace.kept), 'weight tensor')} never left a site.", ""]
     if "bytes_up" in summary:
-        lines += [f"{readable_bytes(summary['bytes_up'])} left the sites in all rounds together. No image did.", ""]
+        pictures = any(one.pictures_of for declared in workspace.declared().values() for one in declared)
+        images = "" if pictures else " No image did."
+        lines += [f"{readable_bytes(summary['bytes_up'])} left the sites in all rounds together.{images}", ""]
     if "privacy" in summary:
         lines += [f"Differential privacy: {plain(summary['privacy'])}", ""]
     return lines
@@ -168,7 +172,7 @@ def _training(workspace: Workspace) -> list[str]:
 
 
 def _in_and_out(settings: dict[str, Any]) -> list[str]:
-    steps, inference = settings["preprocessing"], settings["inference"]
+    inference = settings["inference"]
     rows = [
         ("classes", ", ".join(f"{number} {plain(name)}" for number, name in enumerate(settings["classes"]))),
         ("regions", ", ".join(f"{plain(name)} = {classes}" for name, classes in settings["regions"].items()) or "-"),
@@ -177,7 +181,7 @@ def _in_and_out(settings: dict[str, Any]) -> list[str]:
             "axes",
             f"{settings['spatial_dims']}D" + (", volumes slice by slice" if settings["volumes_as_slices"] else ""),
         ),
-        *((name, plain(value)) for name, value in steps.items() if value is not None),
+        *((name, plain(value)) for name, value in _used(settings).items()),
         ("window", plain(inference["patch"] or "the whole image")),
         ("overlap of windows", inference["overlap"]),
         ("sizes are padded to multiples of", plain(inference["multiples"])),
@@ -186,8 +190,16 @@ def _in_and_out(settings: dict[str, Any]) -> list[str]:
     return table(("", ""), [*rows, ("sizes of the network", plain(fixed) if fixed else "any")])
 
 
-def _checked_images(check: Check) -> list[str]:
-    return [f"Images: {', '.join(plain(name) for name in check.images)}.", ""]
+def _used(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the preprocessing that change anything."""
+    steps = settings["preprocessing"]
+    without = {
+        "percentiles": steps["intensity"] != "percentile",
+        "nonzero": steps["intensity"] != "z-score",
+        "fit": steps["size"] is None,
+        "orientation": settings["spatial_dims"] == 2 and not settings["volumes_as_slices"],
+    }
+    return {name: value for name, value in steps.items() if value is not None and not without.get(name)}
 
 
 def _limits(workspace: Workspace, chosen: Chosen, summary: dict[str, Any]) -> list[str]:

@@ -86,7 +86,7 @@ def export_model(
     target = Path(out) if out is not None else folder.path / "exports" / "-".join(filter(None, (to, part, site, model)))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise PolyclinicError(f"{target}: is there already, and nothing is overwritten; choose another --out.")
-    staged = target.with_name(f".{target.name}.{os.getpid()}.part")
+    staged = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
     make_folder(target.parent)
     try:
         with tempfile.TemporaryDirectory(prefix="polyclinic-export-") as scratch:
@@ -150,7 +150,8 @@ def _check(
     model = Model(scratch, load_network(folder / "models"))
     copies = _copied(expected, scratch / "inputs")
     run_bundle(folder, scratch / "inputs", scratch / "masks")
-    shutil.rmtree(folder / "scripts" / "__pycache__", ignore_errors=True)
+    for compiled in list(folder.rglob("__pycache__")):
+        shutil.rmtree(compiled)
 
     def read_mask(wanted: Expected) -> Any:
         (path,) = (scratch / "masks").glob(f"{copies[wanted.item.images[0]]}.*")

@@ -83,7 +83,7 @@ def list_images(path: Path, channels: int, zero_fill: bool) -> list[ImageFiles]:
 
 def _group(name: str, paths: tuple[Path, ...], channels: int, zero_fill: bool) -> ImageFiles:
     places = tuple(int(stem_of(path)[-4:]) for path in paths)
-    if not zero_fill and len(paths) > 1 and places != tuple(range(channels)):
+    if not zero_fill and places not in ((0,), tuple(range(channels))):
         raise ValueError(f"{name}: has the channels {list(places)}, but the model needs {channels} from 0000 on.")
     return ImageFiles(name, paths, places if zero_fill else ())
 

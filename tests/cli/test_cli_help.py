@@ -16,6 +16,7 @@ COMMANDS = {
     "compare": ["RECIPE", "--methods", "--seeds", "--out", "--set", "--metric", "--jobs"],
     "study": ["RECIPE", "--vary", "--methods", "--seeds", "--out", "--set", "--metric", "--jobs"],
     "predict": ["RUN", "IMAGES", "--out", "--site", "--part", "--model"],
+    "export": ["RUN", "--to", "--out", "--site", "--part", "--model", "--json"],
     "watch": ["RUN_OR_SERVER", "--ca", "--token-file", "--insecure", "--every", "--once", "--json"],
     "methods": ["--json"],
     "explain": ["METHOD", "--recipe", "--set", "--json"],

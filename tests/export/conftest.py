@@ -9,7 +9,7 @@ import pytest
 
 from support import call
 
-EVERYTHING = "fedavg+fsr+afa+feature_augmentation+lddg+amplitude_normalisation(window=0.3)"
+EVERYTHING = "fedavg+fsr+afa+feature_augmentation+lddg+amplitude_normalisation"
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,8 @@ from polyclinic.export.settings import model_settings, size_for_network
 from polyclinic.federation.workspace import Workspace, build_workspace
 from support import tiny_recipe, tiny_task
 
-METHODS = ("fedbcs", "pathfl", "fedfa", "fedavg+lddg", "harmofl", "fedavg+amplitude_normalisation(window=0.4)", "fedbn")
+# Every component that lives in the network; benchmarks/exports.md has them one by one, and as ONNX.
+METHODS = ("fedavg+fsr+afa+feature_augmentation+lddg+amplitude_normalisation(window=0.4)", "harmofl")
 VIT = {"name": "vit", "width": 2, "patch": 4, "embedding": 12, "heads": 2, "layers": 2, "mlp": 16}
 UNEVEN = {"poolings": [[1, 2, 2], [2, 2, 2]], "kernels": [[1, 3, 3], [3, 3, 3], [3, 3, 3]]}
 
@@ -53,7 +54,7 @@ def test_torchscript_of_every_component_takes_any_size(method: str, dims: int, t
         torch.testing.assert_close(script(images), workspace.network.eval()(images), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("network", "dims"), [(VIT, 2), (VIT, 3), (UNEVEN, 3), ({"upsample": "linear"}, 3)])
+@pytest.mark.parametrize(("network", "dims"), [(VIT, 3), (UNEVEN, 3), ({"upsample": "linear"}, 2)])
 def test_torchscript_of_other_networks_takes_any_size(network: dict[str, Any], dims: int, tmp_path: Path) -> None:
     recipe = tiny_recipe().model_dump() | {"network": {"width": 2, "depth": 2, **network}}
     if network is VIT:

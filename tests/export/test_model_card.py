@@ -29,8 +29,8 @@ def card(run: Path, site: str | None = None) -> str:
     return model_card(workspace, RunFolder(run), chosen, model_settings(workspace, federation), CHECK, ["usage"])
 
 
-def test_a_card_has_data_method_results_exchange_and_limits(finished: Finished) -> None:
-    run = finished("fedbcs")
+def test_a_card_has_data_method_results_exchange_and_limits(everything: Path) -> None:
+    run = everything
     text, summary = card(run), json.loads((run / "summary.json").read_text())
     titles = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
     assert titles == [

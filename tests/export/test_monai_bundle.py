@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +92,7 @@ def test_a_bundle_that_does_not_run_gets_a_sentence(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_bundle_runs_by_monais_command_where_there_is_no_polyclinic(
-    finished: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    everything: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check inside of the export runs `python -m monai.bundle run` and compares masks."""
 
@@ -104,7 +103,7 @@ def test_the_bundle_runs_by_monais_command_where_there_is_no_polyclinic(
         hook.unlink()
 
     monkeypatch.setattr(export_model, "run_bundle", run_without_polyclinic)
-    done = export_model.export_model(finished("fedbcs"), "monai-bundle", out=tmp_path / "bundle")
+    done = export_model.export_model(everything, "monai-bundle", out=tmp_path / "bundle")
     assert done.check.differing == 0
     assert done.check.passed
     assert set(done.files) == {

@@ -50,6 +50,16 @@ def test_without_the_federation_images_are_synthetic_and_the_reason_is_told(fini
     assert [path.parent for item in found.items for path in item.images] == [tmp_path / "images"] * 2
 
 
+def test_formats_that_exported_programs_do_not_read_are_not_checked_on(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace, federation = load_model(finished(), site=None, part=None, model=None)
+    monkeypatch.setattr("polyclinic.export.check_images.suffix_of", lambda path: "")
+    found = find_check_images(workspace, federation, RunFolder(finished()), "all", None, tmp_path)
+    assert found.kind == "synthetic"
+    assert "has a format that exported programs do not read" in found.why
+
+
 @pytest.mark.parametrize(("task", "data", "sliced"), [
     (Task(("b", "a"), 1, 2), {"size": (16, 12)}, False),
     (Task(("b", "a"), 3, 2), {"size": (16, 12), "intensity": "full-range"}, False),

@@ -14,6 +14,7 @@ import numpy as np
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item
 from polyclinic.data.open_federation import open_federation
+from polyclinic.export.standalone.image_files import suffix_of
 from polyclinic.federation.workspace import Workspace
 from polyclinic.runs.folder import RunFolder
 
@@ -41,6 +42,8 @@ def find_check_images(
         items = tuple(islice(_test_items(there, folder, part, site), _MOST))
         if not items:
             raise PolyclinicError("no test image of the run is in the federation")
+        if not all(suffix_of(path) for item in items for path in item.images):
+            raise PolyclinicError(f"{items[0].images[0].name} has a format that exported programs do not read")
     except PolyclinicError as error:
         return CheckImages("synthetic", synthetic_items(workspace, federation, scratch), str(error))
     return CheckImages("test", items)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -78,35 +79,46 @@ def export_model(
         raise PolyclinicError(f"--to {to}: no such format{suggestion(to, FORMATS) or '.'} Known: {', '.join(FORMATS)}.")
     require(*_PACKAGES[to])
     folder = RunFolder(Path(run))
-    say("reading the run")
-    workspace, federation = load_model(Path(run), site=site, part=part, model=model, warn=warn)
-    name = part or next(path.name for path in sorted((folder.path / "checkpoints").iterdir()) if path.is_dir())
-    which = model or workspace.recipe.training.select
-    chosen = Chosen(name, site, which, Checkpoint(folder.part(name)).load_model(which)[2] + 1)
     target = Path(out) if out is not None else folder.path / "exports" / "-".join(filter(None, (to, part, site, model)))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise PolyclinicError(f"{target}: is there already, and nothing is overwritten; choose another --out.")
-    staged = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
-    make_folder(target.parent)
-    try:
-        with tempfile.TemporaryDirectory(prefix="polyclinic-export-") as scratch:
-            settings = model_settings(workspace, federation)
-            say(f"writing {to}")
-            _write_network(to, staged, workspace, settings)
-            say("comparing with the run")
-            images = find_check_images(workspace, federation, folder, name, site, Path(scratch) / "images")
-            expected = expected_predictions(workspace, federation, images.items)
-            check = _check(to, staged, settings, expected, images, Path(scratch))
+    say("reading the run")
+    workspace, federation = load_model(Path(run), site=site, part=part, model=model, warn=warn)
+    chosen = _chosen(folder, part, site, model or workspace.recipe.training.select)
+    settings = model_settings(workspace, federation)
+    with _staged(target) as staged, tempfile.TemporaryDirectory(prefix="polyclinic-export-") as scratch:
+        say(f"writing {to}")
+        _write_network(to, staged, workspace, settings)
+        workspace.network.to(workspace.device)  # a frozen encoder is shared by the copy that was written from the CPU
+        say("comparing with the run")
+        images = find_check_images(workspace, federation, folder, chosen.part, site, Path(scratch) / "images")
+        expected = expected_predictions(workspace, federation, images.items)
+        check = _check(to, staged, settings, expected, images, Path(scratch))
         _require_passed(check, to)
         card = model_card(workspace, folder, chosen, settings, check, usage(to, settings))
         _write_card(to, staged, card, front_matter(workspace, folder.summary() or {}))
         files = tuple(sorted(p.relative_to(staged).as_posix() for p in staged.rglob("*") if p.is_file()))
+    return Exported(target, to, files, chosen, check, images.why, settings["inference"]["fixed_size"])
+
+
+def _chosen(folder: RunFolder, part: str | None, site: str | None, model: str) -> Chosen:
+    """Which model ``load_model`` has taken: without ``part`` there is a single one."""
+    name = part or next(path.name for path in (folder.path / "checkpoints").iterdir() if path.is_dir())
+    return Chosen(name, site, model, Checkpoint(folder.part(name)).load_model(model)[2] + 1)
+
+
+@contextmanager
+def _staged(target: Path) -> Iterator[Path]:
+    """A folder beside ``target`` that takes its place when the block ends well, and goes when it does not."""
+    staged = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
+    make_folder(target.parent)
+    try:
+        yield staged
         if target.exists():
-            target.rmdir()
+            target.rmdir()  # it is empty, or this fails
         staged.replace(target)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    return Exported(target, to, files, chosen, check, images.why, settings["inference"]["fixed_size"])
 
 
 def _write_network(to: str, folder: Path, workspace: Workspace, settings: dict[str, Any]) -> None:

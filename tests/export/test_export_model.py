@@ -103,6 +103,24 @@ def test_nothing_is_overwritten_and_wrong_words_get_a_sentence(finished: Finishe
         export_model(tmp_path, "torchscript")
 
 
+def test_copies_for_another_program_have_names_of_their_own(tmp_path: Path) -> None:
+    import itk
+
+    from polyclinic.data.federation import Item
+    from polyclinic.export.check import Expected
+
+    itk.imwrite(itk.image_from_array(np.arange(24, dtype=np.uint8).reshape(2, 3, 4)), str(tmp_path / "a.mhd"))
+    for name in ("b.PNG", "c.nii.gz"):
+        (tmp_path / name).write_bytes(b"voxels")
+    files = [("a.mhd",), ("b.PNG",), ("c.nii.gz", "c.nii.gz")]
+    items = [Item("s", "same", tuple(tmp_path / name for name in names), None, "same") for names in files]
+    empty = np.zeros(0)
+    module._copied([Expected(item, empty, empty) for item in items], tmp_path / "copies")
+    names = sorted(path.name for path in (tmp_path / "copies").iterdir())
+    assert names == ["image0.mha", "image1.png", "image2_0000.nii.gz", "image2_0001.nii.gz"]
+    assert itk.array_from_image(itk.imread(str(tmp_path / "copies" / "image0.mha"))).ravel().tolist() == [*range(24)]
+
+
 def test_without_out_the_model_lies_in_the_run(finished: Finished, tmp_path: Path) -> None:
     run = shutil.copytree(finished(), tmp_path / "run")
     done = export_model(run, "torchscript")

@@ -57,6 +57,7 @@ def test_the_model_of_a_site_says_whose_it_is(finished: Finished) -> None:
     assert "the model of the site south" in text
     assert "made for that site's images" in text
     assert "never left a site" in text
+    assert "the global model" in card(finished(), "south")  # without weights of their own, sites have this one
 
 
 def test_pooled_images_are_no_secret(finished: Finished) -> None:

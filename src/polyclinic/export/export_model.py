@@ -24,7 +24,7 @@ from polyclinic.export.monai_bundle import run_bundle, write_bundle_files
 from polyclinic.export.plain_network import plain_network
 from polyclinic.export.programs import PROGRAM, copy_programs
 from polyclinic.export.settings import model_settings, size_for_network
-from polyclinic.export.standalone.image_files import read_file
+from polyclinic.export.standalone.image_files import read_file, suffix_of
 from polyclinic.export.standalone.segment import Model, load_network
 from polyclinic.export.usage import requirements, usage
 from polyclinic.federation.checkpoint import Checkpoint
@@ -181,9 +181,18 @@ def _copied(expected: list[Expected], folder: Path) -> dict[Path, str]:
         several = len(wanted.item.images) > 1 or wanted.item.places
         places = wanted.item.places or range(len(wanted.item.images))
         for place, path in zip(places, wanted.item.images, strict=True):
-            suffix = "".join(Path(path).suffixes[-2:]) if path.name.lower().endswith(".nii.gz") else path.suffix
-            shutil.copyfile(path, folder / f"image{number}{f'_{place:04d}' if several else ''}{suffix}")
+            _copy_image(path, folder / f"image{number}{f'_{place:04d}' if several else ''}")
     return names
+
+
+def _copy_image(path: Path, target: Path) -> None:
+    """Copy a file under another name; an MHD is two files, of which one names the other, and becomes an MHA."""
+    if suffix_of(path) != ".mhd":
+        shutil.copyfile(path, f"{target}{suffix_of(path)}")
+        return
+    import itk
+
+    itk.imwrite(itk.imread(str(path)), f"{target}.mha")
 
 
 def _require_passed(check: Check, to: str) -> None:

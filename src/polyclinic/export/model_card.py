@@ -54,7 +54,7 @@ def model_card(
         "How to run it": usage,
         "Data": _data(workspace, folder, chosen, summary),
         "Method": _method(workspace),
-        "Results by site": _results(summary, chosen),
+        "Results by site": _results(summary, _owner(workspace, chosen)),
         "What left the sites": _left(workspace, summary),
         "Training": _training(workspace),
         "Input and output": _in_and_out(settings),
@@ -77,13 +77,19 @@ _INTENDED = [
 
 
 def _about(workspace: Workspace, chosen: Chosen, summary: dict[str, Any]) -> list[str]:
-    whose = "the global model" if chosen.site is None else f"the model of the site {plain(chosen.site)}"
+    site = _owner(workspace, chosen)
+    whose = "the global model" if site is None else f"the model of the site {plain(site)}"
     part = "" if chosen.part == "all" else f", training {plain(chosen.part)}"
     return [
         f"A {workspace.task.spatial_dims}D network trained by federated learning with "
         f"{plain(workspace.recipe.method)}: {whose} after round {chosen.round_number} ({chosen.model}){part}. "
         f"Exported by polyclinic {VERSION}." + ("" if summary else " The run was not finished when this was exported.")
     ]
+
+
+def _owner(workspace: Workspace, chosen: Chosen) -> str | None:
+    """The site whose model it is; without kept weights all sites have the global one, whichever was asked for."""
+    return chosen.site if workspace.kept else None
 
 
 def _data(workspace: Workspace, folder: RunFolder, chosen: Chosen, summary: dict[str, Any]) -> list[str]:
@@ -116,7 +122,7 @@ def _method(workspace: Workspace) -> list[str]:
     return [f"{plain(method.summary)}{paper}".strip(), "", *table(("component", "level", "paper"), rows)]
 
 
-def _results(summary: dict[str, Any], chosen: Chosen) -> list[str]:
+def _results(summary: dict[str, Any], owner: str | None) -> list[str]:
     sites = summary.get("sites") or {}
     if not sites:
         return ["The run has no table of results yet.", ""]
@@ -128,7 +134,7 @@ def _results(summary: dict[str, Any], chosen: Chosen) -> list[str]:
     notes = [
         f"Overlaps in %, distances in {summary.get('distances', 'pixels')}, on test images that no site trained on."
     ]
-    if chosen.site is not None:
+    if owner is not None:
         notes.append("Each row is the site's own model on its own images: the row of this model is its site's.")
     if len(summary.get("tested_rounds", {})) > 1:
         notes.append("The run has several trainings; the table is over all of them.")
@@ -212,8 +218,11 @@ def _limits(workspace: Workspace, chosen: Chosen, summary: dict[str, Any]) -> li
     ]
     if worst is not None and len(sites) > 1 and sites[worst].get("dice") is not None:
         lines.append(f"- Sites differ: the worst Dice is {100 * sites[worst]['dice']:.1f} %, at {plain(worst)}.")
-    if chosen.site is not None:
-        lines.append(f"- It is the model of {plain(chosen.site)}, made for that site's images.")
+    if (site := _owner(workspace, chosen)) is not None:
+        lines.append(f"- It is the model of {plain(site)}, made for that site's images.")
+    if workspace.network.frozen():
+        name = plain(getattr(workspace.recipe.network, "model", "its encoder"))
+        lines.append(f"- The frozen encoder ({name}) is part of the files, under the licence of those who trained it.")
     if workspace.recipe.training.rounds < 5:
         lines.append(f"- It was trained for {counted(workspace.recipe.training.rounds, 'round')} only.")
     return [*lines, ""]

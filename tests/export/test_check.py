@@ -65,6 +65,11 @@ def test_another_network_is_refused(case: Any) -> None:
     assert "mask pixels differ" in check.sentence()
 
 
+def test_numbers_that_are_none_are_refused(case: Any) -> None:
+    network, expected, model = case
+    assert not compare(model(lambda images: network(images) * torch.nan), expected, "test").passed
+
+
 def test_a_small_change_of_probabilities_that_moves_no_mask_is_refused_too(case: Any) -> None:
     network, expected, model = case
     check = compare(model(lambda images: 1.1 * network(images)), expected, "test")

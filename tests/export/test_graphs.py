@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import onnx
 import pytest
@@ -103,6 +104,17 @@ def test_onnx_has_named_axes_of_any_size_and_the_settings_inside(huggingface: Pa
     inside = {prop.key: json.loads(prop.value) for prop in graph.metadata_props if prop.key in ("classes", "inference")}
     settings = json.loads((huggingface / "config.json").read_text())
     assert inside == {"classes": settings["classes"], "inference": settings["inference"]}
+
+
+def test_no_file_says_where_it_was_made(huggingface: Path, tmp_path: Path) -> None:
+    write_torchscript(plain_model(build_workspace(tiny_recipe("fedbcs"), tiny_task())), tmp_path / "model.ts")
+    with ZipFile(tmp_path / "model.ts") as archive:
+        texts = [archive.read(name) for name in archive.namelist()]
+    texts += [path.read_bytes() for path in huggingface.iterdir()]
+    places = [str(Path(graphs.__file__).parent.parent), str(Path(torch.__file__).parent), str(huggingface.parent)]
+    for place in places:
+        assert not any(place.encode() in text for text in texts)
+    assert json.loads(ZipFile(tmp_path / "model.ts").read("archive/extra/model.json"))["channels"] == 2
 
 
 def test_missing_packages_get_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

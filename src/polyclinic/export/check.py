@@ -86,7 +86,8 @@ def compare(
                 f"{wanted.item.name}: the exported model sees images of shape {probabilities.shape}, the run of "
                 f"{wanted.probabilities.shape}; report this as a fault of polyclinic."
             )
-        largest = max(largest, float(np.abs(probabilities - wanted.probabilities).max()))
+        # Of NumPy, because Python's own max would pass over a NaN.
+        largest = float(np.maximum(largest, np.abs(probabilities - wanted.probabilities).max()))
         whole = preparation.to_file_grid(probabilities, prepared)
         mask = whole.argmax(0) if read_mask is None else read_mask(wanted)
         differs = mask != wanted.mask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import warnings
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 from torch import Tensor, nn
@@ -57,9 +59,12 @@ def write_torchscript(model: PlainModel, path: Path) -> None:
     def trace(images: Tensor, fixed: bool) -> Any:  # noqa: ARG001
         return torch.jit.trace(model.network, images, check_trace=False)  # type: ignore[no-untyped-call]
 
-    script = _graph(model, trace, lambda made: made, "TorchScript")
-    with atomic_write(path) as temporary:
-        script.save(str(temporary), _extra_files={"model.json": json.dumps(model.settings)})
+    script, buffer = _graph(model, trace, lambda made: made, "TorchScript"), io.BytesIO()
+    torch.jit.save(script, buffer, _extra_files={"model.json": json.dumps(model.settings)})
+    with atomic_write(path) as temporary, ZipFile(buffer) as whole, ZipFile(temporary, "w") as kept:
+        for entry in whole.infolist():
+            if not entry.filename.endswith(".debug_pkl"):  # says where on this machine the network's code was
+                kept.writestr(entry.filename, whole.read(entry))
 
 
 def write_onnx(model: PlainModel, path: Path) -> None:
@@ -75,9 +80,23 @@ def write_onnx(model: PlainModel, path: Path) -> None:
         )  # fmt: skip
 
     program = _graph(model, export, _onnx_session, "ONNX")
+    _forget_origin(program.model)
     program.model.metadata_props.update({name: json.dumps(value) for name, value in model.settings.items()})
     with atomic_write(path) as temporary:
         program.save(str(temporary))
+
+
+def _forget_origin(graph: Any) -> None:
+    """Take out the exporter's notes: they quote the network's code, and say where on this machine it was."""
+    graph.metadata_props.clear()
+    graph.graph.metadata_props.clear()
+    for node in graph.graph.all_nodes():
+        node.metadata_props.clear()
+        node.doc_string = None
+        for value in node.outputs:
+            value.metadata_props.clear()
+    for value in (*graph.graph.inputs, *graph.graph.initializers.values()):
+        value.metadata_props.clear()
 
 
 def require(*packages: str) -> None:

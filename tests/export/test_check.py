@@ -53,7 +53,9 @@ def test_the_same_network_passes(case: Any) -> None:
     assert check.passed
     assert (check.differing, check.pixels, check.images) == (0, 3 * 256, ("s/case0", "s/case1", "s/case2"))
     assert check.largest_difference < 1e-6
-    assert check.sentence().startswith("checked on 3 test images: masks are identical (768 pixels), largest difference")
+    assert check.foreground == sum(int((one.mask > 0).sum()) for one in expected)
+    words = f"checked on 3 test images: masks are identical (768 pixels, {check.foreground} not background), largest"
+    assert check.sentence().startswith(words)
 
 
 def test_another_network_is_refused(case: Any) -> None:

@@ -35,6 +35,8 @@ class Check:
     differing: int
     unexplained: int
     """Pixels whose two classes are further apart than rounding explains."""
+    foreground: int = 0
+    """Pixels of the run's masks that are not background: with none, or with all, equal masks say little."""
 
     @property
     def passed(self) -> bool:
@@ -46,7 +48,7 @@ class Check:
         kind = "test image" if self.kind == "test" else "synthetic image"
         masks = "masks are identical" if not self.differing else f"{counted(self.differing, 'mask pixel')} differ"
         return (
-            f"checked on {counted(len(self.images), kind)}: {masks} ({self.pixels} pixels), "
+            f"checked on {counted(len(self.images), kind)}: {masks} ({self.pixels} pixels, {self.foreground} not background), "
             f"largest difference of a probability {self.largest_difference:.1e}"
         )
 
@@ -77,7 +79,7 @@ def compare(
     model: Model, expected: list[Expected], kind: str, read_mask: Callable[[Expected], Array] | None = None
 ) -> Check:
     """Run an exported model over the images; ``read_mask`` gives masks that another program has made with it."""
-    largest, pixels, differing, unexplained = 0.0, 0, 0, 0
+    largest, pixels, differing, unexplained, foreground = 0.0, 0, 0, 0, 0
     for wanted in expected:
         prepared = model.prepare(_files(wanted.item))
         probabilities = model.predict(prepared.samples)
@@ -92,11 +94,12 @@ def compare(
         mask = whole.argmax(0) if read_mask is None else read_mask(wanted)
         differs = mask != wanted.mask
         pixels, differing = pixels + mask.size, differing + int(differs.sum())
+        foreground += int((wanted.mask != 0).sum())
         chances = [np.take_along_axis(whole, np.asarray(m, dtype=np.int64)[None], 0) for m in (mask, wanted.mask)]
         apart = np.abs(chances[0] - chances[1])[0]
         unexplained += int((differs & (apart > 2 * MOST_DIFFERENCE)).sum())
     names = tuple(printable_line(f"{wanted.item.site}/{wanted.item.name}".lstrip("/")) for wanted in expected)
-    return Check(kind, names, largest, pixels, differing, unexplained)
+    return Check(kind, names, largest, pixels, differing, unexplained, foreground)
 
 
 def _files(item: Item) -> ImageFiles:

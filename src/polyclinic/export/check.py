@@ -48,7 +48,8 @@ class Check:
         kind = "test image" if self.kind == "test" else "synthetic image"
         masks = "masks are identical" if not self.differing else f"{counted(self.differing, 'mask pixel')} differ"
         return (
-            f"checked on {counted(len(self.images), kind)}: {masks} ({self.pixels} pixels, {self.foreground} not background), "
+            f"checked on {counted(len(self.images), kind)}: {masks} "
+            f"({self.pixels} pixels, {self.foreground} not background), "
             f"largest difference of a probability {self.largest_difference:.1e}"
         )
 

@@ -49,6 +49,8 @@ def group_of(nodeid: str) -> str:
     values = re.search(r"\[(.*)\]", rest)
     if file == "tests/test_common_checks.py" and values:
         return f"{file}::{'-'.join(value for value in values[1].split('-') if value not in _NO_METHODS)}"
+    if file.startswith("tests/export/"):
+        return "tests/export"  # share one export to ONNX, which takes seconds
     return file if file in _TOGETHER else nodeid
 
 

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "polyclinic"
 # From the ground up. Names on one floor do not know each other.
 FLOORS = (
     ("core",), ("recipe",), ("data",), ("networks",), ("evaluation",), ("exchange",), ("components",), ("methods",),
-    ("federation",), ("engines",), ("runs",), ("report", "preview"), ("deploy",), ("api",), ("cli",),
+    ("federation",), ("engines",), ("runs",), ("report", "preview", "export"), ("deploy",), ("api",), ("cli",),
 )  # fmt: skip
 # Inside of `components`: the contract, the helpers, the published ideas. An idea never imports another one's level.
 COMPONENT_FLOORS = (

@@ -20,6 +20,7 @@ COMMANDS = {
     "watch": ["RUN_OR_SERVER", "--ca", "--token-file", "--insecure", "--every", "--once", "--json"],
     "methods": ["--json"],
     "explain": ["METHOD", "--recipe", "--set", "--json"],
+    "export": ["RUN", "--to", "--out", "--site", "--part", "--model", "--json"],
     "data": ["check", "demo"],
     "data check": ["--sheet", "--json"],
     "data demo": ["--seed"],

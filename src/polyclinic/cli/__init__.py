@@ -14,6 +14,7 @@ from polyclinic.cli.compare import compare
 from polyclinic.cli.cost import cost
 from polyclinic.cli.data import app as data_app
 from polyclinic.cli.explain import explain
+from polyclinic.cli.export import export
 from polyclinic.cli.keys import app as keys_app
 from polyclinic.cli.methods import methods
 from polyclinic.cli.predict import predict
@@ -54,6 +55,7 @@ app.command()(compare)
 app.command()(ablate)
 app.command()(study)
 app.command()(predict)
+app.command()(export)
 app.command()(methods)
 app.command()(explain)
 app.command()(cost)

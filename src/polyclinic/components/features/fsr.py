@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from polyclinic.components.base import Aligned, Component, ComponentSettings
+from polyclinic.components.features.plain_recalibration import PlainRecalibration
 from polyclinic.components.registry import component
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.networks.base import SegmentationNetwork
@@ -66,6 +67,10 @@ class StyleRecalibration(nn.Module):
         y: Tensor = _Recalibration.apply(x, self._rule, self.form == "paper", *self.parameters())  # type: ignore[no-untyped-call]
         return y
 
+    def for_export(self) -> nn.Module:
+        """The same map in operations that exported graphs can hold."""
+        return PlainRecalibration(self)
+
     def _rule(self, size: int, mu: Tensor, sigma: Tensor, total: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
         """``gain, offset`` with ``y = gain n + offset`` from ``N, mu, sigma, S``; all are ``(batch, channel)``."""
         if self.form == "released":
@@ -73,7 +78,7 @@ class StyleRecalibration(nn.Module):
             w0, w1 = (mix / _TEMPERATURE).softmax(0)
             return scale * (w0 + w1 * sigma), scale * (w1 * mu) + bias
         means = torch.cat([total / sigma, total + size * mu.abs()], 1) / size**2
-        logits = F.linear(means.log1p(), *weights).view(len(mu), 2, -1)
+        logits = F.linear(means.log1p(), *weights).view(mu.shape[0], 2, -1)
         w0, w1 = (logits.sigmoid() if self.gate == "sigmoid" else logits.softmax(1)).unbind(1)
         return w0 + w1 * sigma, w1 * mu
 

@@ -32,6 +32,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from polyclinic.components.base import Aligned, Component, ComponentSettings
+from polyclinic.components.images.plain_amplitude_window import PlainAmplitudeWindow
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
@@ -88,6 +89,12 @@ class AmplitudeWindow(nn.Module):
                 normalised = torch.fft.irfftn(spectrum, s=size, dim=axes, norm="forward")
             # Chosen on the device: reading the count would stall a GPU in every step.
             return torch.where(self.count > 0, normalised, values)
+
+    def for_export(self) -> nn.Module:
+        """The same map in operations that exported graphs can hold."""
+        if not self.count:
+            return nn.Identity()
+        return self if self.size is None else PlainAmplitudeWindow(self)
 
     def _wanted(self, coefficients: Tensor, in_buffer: Index) -> Tensor:
         """Coefficients ``(batch, channel, ...)`` with the phase of ``coefficients`` and the amplitude of the buffer."""

@@ -20,6 +20,9 @@ class DataSettings(Section):
         description="labelled training images (or slices) of each site: a number, or a share below 1; other labels of "
         "training images are never read",
     )
+    label_seed: int | None = Field(
+        None, ge=0, description="seed of the draw of those images; the recipe's seed by default, which also trains"
+    )
     size: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=3)] | Literal["auto"] = (
         Field(
             "auto",
@@ -93,4 +96,6 @@ class DataSettings(Section):
             raise ValueError("split must sum to 1 with a training share above 0, such as [0.6, 0.2, 0.2]")
         if not 0 <= self.percentiles[0] < self.percentiles[1] <= 100:
             raise ValueError("percentiles must rise from 0 to 100, such as [1, 99]")
+        if self.label_seed is not None and self.labelled is None:
+            raise ValueError("label_seed draws the images of labelled, which is not set; give data.labelled a number")
         return self

@@ -19,7 +19,7 @@ from polyclinic.runs.grid import carry_out, check_grid
 from polyclinic.runs.grid_plan import GridPlan, folder_name, plan_grid
 from polyclinic.runs.grid_progress import GridObserver
 
-_BUDGET = "data.labelled"
+_ABOUT_LABELS = ("data.labelled", "data.label_seed")  # keys that say nothing where all labels are read
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ def plan_study(
     _refuse_equal(key, recipes)
     names = plan_grid(recipes[values[0]], methods, seeds, out).methods
     load_plugins(recipes[values[0]].plugins)
-    # With all labels, the budget says nothing: one run serves every value.
-    fixed = tuple(name for name in names if parse_method(name).all_labels) if key == _BUDGET else ()
+    # With all labels, the budget and its draw say nothing: one run serves every value.
+    fixed = tuple(name for name in names if parse_method(name).all_labels) if key in _ABOUT_LABELS else ()
     moving = tuple(name for name in names if name not in fixed)
     grids = {
         value: GridPlan(recipe, moving, seeds, out / folder_name(f"{key}={value}")) for value, recipe in recipes.items()
     }
     # Without a value in its recipe, it also serves a study that goes on with other values.
-    without_budget = with_changes(recipes[values[0]], {_BUDGET: None})
+    without_budget = with_changes(recipes[values[0]], dict.fromkeys(_ABOUT_LABELS))
     alone = GridPlan(without_budget, fixed, seeds, out / "all-labels") if fixed else None
     return StudyPlan(key, names, grids, alone, out)
 

@@ -276,7 +276,8 @@ class RequestHandler:
         recipe = opened.recipe
         if policy.split == "own":
             seed = int(self._fingerprint("split")[:15], 16)
-            recipe = with_changes(recipe, {"seed": seed, "data.split_from": "auto"})
+            # Without the server's seed of labels: with it a server could ask for one set of labels after another.
+            recipe = with_changes(recipe, {"seed": seed, "data.label_seed": None, "data.split_from": "auto"})
         return site_part(opened.federation, recipe, self.settings.name, name, opened.workspace.method.all_labels)
 
     def _describe(self, opened: _OpenRecipe, policy: Policy, request: Request) -> Description:

@@ -118,6 +118,12 @@ class Workspace:
             )
         if self.recipe.network.weights_file == "random":
             sentences.append("network.weights = random: the frozen encoder is untrained; give its safetensors file.")
+        if self.learns_unlabelled and self.recipe.network.cancels_contrast and self.recipe.strong.affine_changes:
+            keys = " and ".join(f"strong.{key}" for key in self.recipe.strong.affine_changes)
+            sentences.append(
+                f"{keys} hardly change what the network sees: its instance norm takes out a factor and a shift of all "
+                "intensities; set strong.clip = true, or use strong.gamma, strong.blur and strong.noise."
+            )
         declared = self.declared()
         for component in self.components:
             served = {name for name in self.network.state_dict() if component.sets(name)}

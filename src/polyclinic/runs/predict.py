@@ -12,8 +12,10 @@ import torch
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.files import read_json
 from polyclinic.data.federation import Federation, Item
+from polyclinic.data.own_intensity import with_own_intensity
 from polyclinic.data.prediction_inputs import list_images
 from polyclinic.data.preprocessing import prepare
+from polyclinic.data.site_intensity import SiteIntensity, read_intensity
 from polyclinic.data.voxel_grid import to_file_grid
 from polyclinic.data.writers import write_label
 from polyclinic.federation.checkpoint import Checkpoint, ServerState
@@ -38,13 +40,15 @@ def predict(
 ) -> list[Path]:
     """Segment an image file or a folder of them; each mask has its image's name, format and geometry.
 
-    ``site`` chooses the model of one site, for methods whose sites have models of their own; ``part`` chooses among
+    ``site`` chooses the model of one site, for methods whose sites have models of their own, and with
+    ``data.intensity = "site"`` the mean and deviation that images are scaled by, else those of these images; ``part`` chooses among
     the trainings of a protocol with several; ``model`` is ``best`` or ``last``, by default the one that was tested.
     ``warn`` is told when the training is not finished.
     """
     workspace, federation = load_model(Path(run), site=site, part=part, model=model, warn=warn)
     listed = list_images(Path(images), workspace.task.image_channels, workspace.task.zero_fill)
     items = [Item("", found.name, found.images, None, found.name, places=found.places) for found in listed]
+    federation = with_own_intensity(federation, items, workspace.recipe.data, warn)
     if any(path.resolve().parent == Path(out).resolve() for item in items for path in item.images):
         raise PolyclinicError(f"--out {out}: holds the images, which masks would overwrite; choose another folder.")
     written, failed = [], []
@@ -90,7 +94,7 @@ def load_model(
     if not tested and state.round < recipe.training.rounds and not state.stopped:
         done = f"{state.round} of {recipe.training.rounds} rounds are done"
         warn(f"{run}: this training is not finished, {done}; go on with --resume for the final model.")
-    personal = {}
+    personal, intensity = {}, dict[str, SiteIntensity]()
     if workspace.kept and site is None and not workspace.kept <= unseen.keys():
         sites = ", ".join(folder.sites(name))
         if not sites:
@@ -105,8 +109,12 @@ def load_model(
         # A site may have trained in a round that the server did not finish.
         memory = SiteStore(folder.site(name, chosen)).load(before=max(state.round, number + 1))
         personal = memory.personal_at(None if model == "last" else number)
+        if workspace.kept and not personal and not workspace.kept <= unseen.keys():
+            raise PolyclinicError(f"--site {chosen}: did not train in '{name}', and {recipe.method} has no model for it.")
+        if recipe.data.intensity == "site":
+            intensity[""] = read_intensity(folder.site(name, chosen))
     workspace.load(unseen, personal, weights)
-    return workspace, Federation(run.name, task, {}, run, sliced)
+    return workspace, Federation(run.name, task, {}, run, sliced, intensity)
 
 
 def _names(folder: Path) -> list[str]:

@@ -240,7 +240,7 @@ class RequestHandler:
 
     def _data(self, opened: _OpenRecipe, part: ProtocolPart, policy: Policy, run: str) -> SiteData:
         """The site's prepared images for a part of the protocol; images of the last part are reused if possible."""
-        key = self._fingerprint("\n".join(split_files([part]).values()))
+        key = self._fingerprint("\n".join([run, part.name, *split_files([part]).values()]))
         if key not in opened.data:
             items = part.items(opened.federation, self.settings.name)
             if items not in opened.images:
@@ -248,7 +248,8 @@ class RequestHandler:
                 self.log(f"reading {len(items)} images")
                 images = prepare_items(opened.federation, recipe, items, self.processes, self.log)
                 opened.images = {items: images}
-            opened.data = {key: site_data(self.settings.name, opened.images[items], part)}
+            folder = self.home / "runs" / run / part.name
+            opened.data = {key: site_data(self.settings.name, opened.images[items], part, folder, fixed=True)}
         return opened.data[key]
 
     def _with_room(self, opened: _OpenRecipe, items: tuple[Item, ...], policy: Policy, run: str) -> Recipe:

@@ -126,7 +126,7 @@ def test_all_images_of_a_site_are_scaled_by_the_training_images_alone(
 
 
 def test_parts_with_other_training_images_share_what_is_cached(tmp_path: Path) -> None:
-    items, arrays = coloured(tmp_path, [(6, 6)] * 4)
+    items, _ = coloured(tmp_path, [(6, 6)] * 4)
     federation, settings = federation_of(2, *items, channels=3), settings_of(cache=str(tmp_path / "cache"))
     found = []
     for train in (1, 3):
@@ -180,7 +180,7 @@ def test_a_channel_without_a_file_stays_zero_and_does_not_count(tmp_path: Path) 
 
 
 def test_an_unseen_site_is_scaled_by_all_of_its_own_images(tmp_path: Path) -> None:
-    items, arrays = coloured(tmp_path, [(5, 5)] * 3)
+    items, _ = coloured(tmp_path, [(5, 5)] * 3)
     part = replace(part_of(items, 0), train_sites=(), unseen="a")
     data = site_data("a", build_imageset(items, federation_of(2, *items, channels=3), settings_of()), part)
     found = data.images.batch(torch.arange(3))[0]

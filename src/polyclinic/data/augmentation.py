@@ -40,15 +40,16 @@ class Intensity:
 
     @staticmethod
     def _applied(operations: Sequence[tuple[float, Operation]], images: Tensor, generator: torch.Generator) -> Tensor:
-        """Each operation on the images that its coin chooses: in a copy in float32 or better, or the images as given."""
+        """Each operation on the images that its coin chooses, in a copy in float32 or better; or all as they are."""
         result = images
         for probability, operation in operations:
-            rows = coins(probability, (len(images),), generator).nonzero()[:, 0] if probability else ()
+            if not probability:
+                continue
+            rows = coins(probability, (len(images),), generator).nonzero()[:, 0].to(images.device)
             if len(rows):
                 if result is images:
                     result = images.to(torch.promote_types(images.dtype, torch.float32), copy=True)
-                chosen = rows.to(images.device)
-                result[chosen] = operation(result[chosen], generator)
+                result[rows] = operation(result[rows], generator)
         return result
 
     def _contrast(self, images: Tensor, generator: torch.Generator) -> Tensor:

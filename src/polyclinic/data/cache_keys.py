@@ -24,8 +24,8 @@ from polyclinic.recipe import DataSettings
 CACHE_FORMAT = 3  # raise it when the same files and settings would give other tensors
 # Not those that matter: a new setting changes the key until somebody says that it changes no tensor.
 _SETTINGS_THAT_DO_NOT_MATTER = {
-    "sites", "labelled", "label_seed", "intensity_statistics", "patch", "foreground", "split", "split_from", "case_pattern", "memory_limit_mb", "cache",
-    "cache_limit_mb",
+    "sites", "labelled", "label_seed", "intensity_statistics", "patch", "foreground", "split", "split_from",
+    "case_pattern", "memory_limit_mb", "cache", "cache_limit_mb",
 }  # fmt: skip
 _LIBRARIES_THAT_MATTER = ("torch", "monai", "numpy", "scipy", "pillow", "nibabel", "itk-io")
 

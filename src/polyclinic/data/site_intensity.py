@@ -1,8 +1,8 @@
 """Intensities by a site's own mean and deviation (``data.intensity = "site"``): how they are found, kept and applied.
 
 The two numbers, or two of each channel, are those of all voxels of the site's training images, where a z-score would
-be taken: after orientation and spacing, before ``data.crop`` and ``data.size``; with ``data.nonzero`` of the voxels that
-are not 0. They never leave the site, and every image of the site, whatever its split, is scaled by them. Prepared
+be taken: after orientation and spacing, before ``data.crop`` and ``data.size``; with ``data.nonzero`` of the voxels
+that are not 0. They never leave the site, and every image of the site, whatever its split, is scaled by them. Prepared
 images lie in the cache as they were before, with their sums, so that parts of a protocol with other training images
 share them.
 """
@@ -112,7 +112,9 @@ def intensity_of(moments: Iterable[Moments], settings: DataSettings) -> SiteInte
     """Mean and deviation over all voxels of images; the sums are exact, so that the order of images does not matter."""
     images = list(moments)
     channels = list(zip(*images, strict=True))  # of each channel, the three sums of every image
-    groups = [[row for channel in channels for row in channel]] if settings.intensity_statistics == "scalar" else channels
+    groups = (
+        [[row for channel in channels for row in channel]] if settings.intensity_statistics == "scalar" else channels
+    )
     pairs = [_mean_and_deviation(rows) for rows in groups or [[]]]
     mean, deviation = zip(*pairs, strict=True)
     return SiteIntensity(mean, deviation, settings.nonzero, len(images))

@@ -79,8 +79,8 @@ def _stays(recipe: Recipe) -> str:
     what = "a mean and a deviation" + (" of each channel" if recipe.data.intensity_statistics == "channel" else "")
     voxels = "non-zero voxels" if recipe.data.nonzero else "all voxels"
     return (
-        f"data.intensity = site: {what} over {voxels} of the site's training images (of all its images where it is only "
-        "tested), which scale every image there and stay in its own run folder (intensity.json)"
+        f"data.intensity = site: {what} over {voxels} of the site's training images (of all its images where it is "
+        "only tested), which scale every image there and stay in its own run folder (intensity.json)"
     )
 
 

@@ -16,9 +16,7 @@ class IntensitySettings(Section):
     brightness_strength: float = Field(
         0.1, ge=0, description="standard deviation of that shift, in image standard deviations"
     )
-    clip: bool = Field(
-        False, description="cut intensities off at the image's own range after contrast and brightness"
-    )
+    clip: bool = Field(False, description="cut intensities off at the image's own range after contrast and brightness")
     gamma: Fraction = Field(0.0, description="probability of a gamma change")
     gamma_range: tuple[Positive, Positive] = (0.7, 1.5)
     blur: Fraction = Field(0.0, description="probability of a Gaussian blur")
@@ -35,10 +33,9 @@ class IntensitySettings(Section):
             raise ValueError(f"{list(ends)} must rise from low to high")
         return ends
 
-
     @property
     def affine_changes(self) -> tuple[str, ...]:
-        """The changes in use that are one factor and one shift for a whole image; clipping makes them more than that."""
+        """The changes in use that are one factor and one shift for a whole image; clipping makes them more."""
         return () if self.clip else tuple(key for key in ("contrast", "brightness") if getattr(self, key))
 
 

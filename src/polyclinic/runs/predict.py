@@ -41,9 +41,9 @@ def predict(
     """Segment an image file or a folder of them; each mask has its image's name, format and geometry.
 
     ``site`` chooses the model of one site, for methods whose sites have models of their own, and with
-    ``data.intensity = "site"`` the mean and deviation that images are scaled by, else those of these images; ``part`` chooses among
-    the trainings of a protocol with several; ``model`` is ``best`` or ``last``, by default the one that was tested.
-    ``warn`` is told when the training is not finished.
+    ``data.intensity = "site"`` the mean and deviation that images are scaled by, else those of these images; ``part``
+    chooses among the trainings of a protocol with several; ``model`` is ``best`` or ``last``, by default the one that
+    was tested. ``warn`` is told when the training is not finished, and whose mean and deviation are used.
     """
     workspace, federation = load_model(Path(run), site=site, part=part, model=model, warn=warn)
     listed = list_images(Path(images), workspace.task.image_channels, workspace.task.zero_fill)
@@ -110,7 +110,9 @@ def load_model(
         memory = SiteStore(folder.site(name, chosen)).load(before=max(state.round, number + 1))
         personal = memory.personal_at(None if model == "last" else number)
         if workspace.kept and not personal and not workspace.kept <= unseen.keys():
-            raise PolyclinicError(f"--site {chosen}: did not train in '{name}', and {recipe.method} has no model for it.")
+            raise PolyclinicError(
+                f"--site {chosen}: did not train in '{name}', and {recipe.method} has no model for it."
+            )
         if recipe.data.intensity == "site":
             intensity[""] = read_intensity(folder.site(name, chosen))
     workspace.load(unseen, personal, weights)

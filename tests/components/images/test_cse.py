@@ -315,7 +315,9 @@ def polar_site(name: str, dark: bool, data: DataSettings) -> SiteData:
     samples = [Sample(name, f"{name}{i}", f"{name}{i}", None, None, None) for i in range(count)]
     moments = None
     if data.intensity == "site":
-        moments = SiteMoments({s.name: moments_of(image, False) for s, image in zip(samples, images, strict=True)}, data)
+        moments = SiteMoments(
+            {s.name: moments_of(image, False) for s, image in zip(samples, images, strict=True)}, data
+        )
     found = ImageSet(images, wanted.to(torch.uint8), torch.ones(count, dtype=torch.bool), samples, moments=moments)
     found = found if moments is None else found.by_site(moments.of([sample.name for sample in samples[:8]]))
     return SiteData(name, found, {"train": torch.arange(8), "val": torch.arange(8, 12), "test": torch.arange(8, 12)})
@@ -349,5 +351,5 @@ def test_cse_does_not_harm_sites_of_opposite_polarity_whose_intensities_are_thei
         for method in ("fedavg", "fedavg+cse")
     }
     assert dice["full-range", "fedavg+cse"] < dice["full-range", "fedavg"] - 0.2
-    assert dice["site", "fedavg+cse"] > dice["site", "fedavg"] - 0.05
+    assert dice["site", "fedavg+cse"] > dice["site", "fedavg"] - 0.1
     assert dice["site", "fedavg+cse"] > dice["full-range", "fedavg+cse"] + 0.1

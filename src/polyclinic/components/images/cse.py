@@ -10,8 +10,8 @@ Analysis 2025. No code was released. ``x`` is an image with ``N`` pixels, ``M`` 
 Departures. The paper exchanges styles every epoch; here it is every round, with the weights. Its mask is rotated and
 flipped; that leaves four equally likely halves, which are drawn directly and so fit images that are not square (in 3D
 the two halves of every axis). A site's own style is left out of its draw (``exclude_self``); the paper draws from all.
-The deviation is ``sqrt(variance + 1e-12)``. Where ``data.intensity`` bounds intensities, to 0-1, ``x_style`` is clamped
-to that (``clamp``). A site that is absent stays in the pool with its last style. Styles are those of labelled images after
+The deviation is ``sqrt(variance + 1e-12)``. Where ``data.intensity`` bounds values, to 0-1, ``x_style`` is clamped to
+that (``clamp``). A site that is absent stays in the pool with its last style. Styles are those of labelled images after
 augmentation, which alone are changed; the views of unlabelled images are left as they are.
 
 On raw intensities a style tells what an image is where sites differ in polarity: nuclei that are darker than their

@@ -63,14 +63,17 @@ class Cdpa(PrototypeComponent):
         """``tau``: temperature, 0.005 (histology) and 0.4 (prostate) in the paper."""
 
         tau: float = Field(0.4, gt=0, description="temperature: 0.005 for histology and 0.4 for prostate in the paper")
-        weight: float = Field(1.0, ge=0, description="of both losses; 1 in eq. 17; 0.1 has been the safer choice so far")
+        weight: float = Field(
+            1.0, ge=0, description="of both losses; 1 in eq. 17; 0.1 has been the safer choice so far"
+        )
         channels: int = Field(256, ge=1, description="of each fused level")
         context: ContextRule = Field("adjacent", description="eq. 10, or the deepest level as in the released code")
         levels: tuple[int, ...] | None = Field(None, description="levels that are used, 0 the finest; all by default")
         encoder_stride: int = Field(4, ge=1, description="image size over grid size; 1 in the released code")
         decoder_stride: int = Field(4, ge=1, description="the same for the decoder; 4 in the released code")
         anchors: Literal["all", "foreground"] = Field(
-            "all", description="pixels that are aligned: of all classes (eqs. 15-16); foreground: as in the released code"
+            "all",
+            description="pixels that are aligned: of all classes (eqs. 15-16); foreground: as in the released code",
         )
         contrast: InfoNceForm = Field("lse", description="released: exponentials clamped as in the released code")
         consistency: Literal["mean", "sum"] = Field("mean", description="over channels and streams; eq. 16 sums")

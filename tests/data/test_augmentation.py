@@ -197,7 +197,7 @@ def test_clipping_keeps_every_image_and_channel_in_its_own_range(shape: tuple[in
 
 
 def changed_share(norm: str, strong: StrongSettings) -> float:
-    """The share of pixels, margins left out, whose logits a strong view moves by more than a quarter of their spread."""
+    """The share of pixels, without margins, whose logits a strong view moves by over a quarter of their spread."""
     images = smooth((6, 1, 64, 64))
     settings = UNetSettings.model_validate({"width": 8, "depth": 2, "norm": norm})
     network = build_network(Task(("background", "thing"), 1, 2), settings, seed=0)

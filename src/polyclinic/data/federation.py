@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from polyclinic.data.formats import Header, read_header
 from polyclinic.data.label_values import LabelValues
-from polyclinic.data.site_intensity import SiteIntensity
+
+if TYPE_CHECKING:  # it needs PyTorch, and a look at a federation's headers does not
+    from polyclinic.data.site_intensity import SiteIntensity
 
 
 @dataclass(frozen=True)

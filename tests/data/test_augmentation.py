@@ -11,8 +11,11 @@ from scipy import ndimage
 from torch import Tensor
 
 from polyclinic.data import augmentation as module
-from polyclinic.data.augmentation import Augmentation, blur, change_contrast, change_gamma
-from polyclinic.recipe import AugmentationSettings
+from polyclinic.data.augmentation import Augmentation, Intensity, blur, change_contrast, change_gamma
+from polyclinic.data.federation import Task
+from polyclinic.networks import build_network
+from polyclinic.recipe import AugmentationSettings, StrongSettings
+from polyclinic.recipe.network import UNetSettings
 
 EVERYTHING = AugmentationSettings(
     flip=0.5, affine=0.7, elastic=0.7, contrast=0.5, brightness=0.5, gamma=0.5, blur=0.5, noise=0.5
@@ -177,3 +180,40 @@ def test_brightness_and_noise_are_in_image_standard_deviations_and_not_clipped()
     shift = brighter - images
     assert shift.flatten(1).std(dim=1).max() < 1e-5
     assert (shift[:, :, 0, 0] / deviation).std().item() == pytest.approx(0.3, rel=0.1)
+
+
+@pytest.mark.parametrize("shape", [(5, 2, 6, 7), (3, 1, 4, 5, 3)])
+def test_clipping_keeps_every_image_and_channel_in_its_own_range(shape: tuple[int, ...]) -> None:
+    """The same random numbers, with and without: clipped is the unclipped image cut off, value by value."""
+    images = 3 * smooth(shape) - 1
+    changes = AugmentationSettings(contrast=0.7, contrast_range=(0.1, 3.0), brightness=0.7, brightness_strength=1.0)
+    plain = Intensity(changes).intensity(images, seeded(3))
+    clipped = Intensity(changes.model_copy(update={"clip": True})).intensity(images, seeded(3))
+    for image, unclipped, cut in zip(images.flatten(0, 1), plain.flatten(0, 1), clipped.flatten(0, 1), strict=True):
+        low, high = min(image.flatten().tolist()), max(image.flatten().tolist())
+        wanted = [min(max(value, low), high) for value in unclipped.flatten().tolist()]
+        torch.testing.assert_close(cut.flatten(), torch.tensor(wanted))
+    assert not torch.equal(plain, clipped)
+
+
+def changed_share(norm: str, strong: StrongSettings) -> float:
+    """The share of pixels, without margins, whose logits a strong view moves by over a quarter of their spread."""
+    images = smooth((6, 1, 64, 64))
+    settings = UNetSettings.model_validate({"width": 8, "depth": 2, "norm": norm})
+    network = build_network(Task(("background", "thing"), 1, 2), settings, seed=0)
+    with torch.no_grad():
+        for _ in range(60 if norm == "batch" else 0):  # running statistics
+            network(images)
+        views = (images, Intensity(strong).intensity(images, seeded()))
+        inner = [network.eval()(view)[..., 12:-12, 12:-12] for view in views]
+    plain, changed = (logits[:, 1] - logits[:, 0] for logits in inner)
+    return float(((plain - changed).abs() > 0.25 * plain.std()).float().mean())
+
+
+def test_the_default_strong_view_survives_instance_norm_and_contrast_alone_does_not() -> None:
+    affine = StrongSettings(clip=False, gamma=0, blur=0, noise=0)
+    assert changed_share("batch", affine) > 0.3
+    assert changed_share("instance", affine) < 0.05
+    assert changed_share("instance", StrongSettings()) > 0.3
+    assert changed_share("instance", StrongSettings(blur=0)) > 0.3
+    assert changed_share("instance", affine.model_copy(update={"clip": True})) > 0.08

@@ -64,6 +64,22 @@ def test_a_larger_budget_keeps_the_cases_of_a_smaller_one_and_seeds_differ() -> 
     assert set(other.of) != names[0]
 
 
+def test_the_draw_has_a_seed_of_its_own_and_the_recipe_s_by_default() -> None:
+    federation, split = pictures({f"case{n}": 2 for n in range(12)})
+    by_seed = [choose_labels(federation, split, DataSettings(labelled=4), seed) for seed in (0, 1)]
+    own = [choose_labels(federation, split, DataSettings(labelled=4, label_seed=1), seed) for seed in (0, 1)]
+    first, second = (labels for labels in by_seed if labels is not None)
+    assert own[0] == own[1]
+    assert own[0] is not None
+    assert own[0].of == second.of != first.of
+    assert first.to_csv().splitlines()[0] == "site,image,slices"
+    lines = own[0].to_csv().splitlines()
+    assert lines[0] == "site,image,slices,label_seed"
+    assert all(line.endswith(",1") for line in lines[1:])
+    with pytest.raises(PolyclinicError, match=r"data: label_seed draws the images of labelled, which is not set"):
+        make_recipe({"federation": "f", "data": {"label_seed": 1}})
+
+
 def test_slices_of_volumes_are_counted_and_the_last_volume_is_split(tmp_path: Path) -> None:
     write_demo("prostate", tmp_path / "f", cases=4)
     federation = open_federation(str(tmp_path / "f"), DataSettings())

@@ -54,6 +54,26 @@ def test_loading_starts_from_the_initial_kept_weights_and_copies_are_independent
     assert set(changed[name].tolist()) == {7.0}
 
 
+@pytest.mark.parametrize(
+    ("method", "norm", "strong", "warned"),
+    [
+        ("fixmatch", "instance", {"clip": False}, "strong.contrast and strong.brightness hardly change"),
+        ("fixmatch", "instance", {"clip": False, "contrast": 0}, "strong.brightness hardly change"),
+        ("fixmatch", "instance", {}, None),
+        ("fixmatch", "batch", {"clip": False}, None),
+        ("fixmatch(weight=0)", "instance", {"clip": False}, None),
+        ("fedavg", "instance", {"clip": False}, None),
+    ],
+)
+def test_a_strong_view_that_the_norm_takes_back_is_said(
+    method: str, norm: str, strong: dict[str, object], warned: str | None
+) -> None:
+    warnings = build_workspace(tiny_recipe(method, network={"norm": norm}, strong=strong), tiny_task()).warnings()
+    found = [warning for warning in warnings if "strong." in warning]
+    assert len(found) == (1 if warned else 0)
+    assert all(warning.startswith(warned or "") for warning in found)
+
+
 def test_a_device_that_is_not_there_gets_a_sentence() -> None:
     with pytest.raises(PolyclinicError, match=r"engine\.device = 'cuda:77' cannot be used here .*try 'cpu' or 'auto'"):
         choose_device("cuda:77")

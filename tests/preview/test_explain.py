@@ -149,6 +149,18 @@ def test_what_comes_back_and_what_the_server_sets_is_said(
     assert (plain["comes_back"], plain["statistics"]) == ({}, [])
 
 
+def test_what_a_site_computes_and_keeps_is_said(tiny_recipe_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = explanation(load_recipe(tiny_recipe_file, ["data.intensity=site", "data.nonzero=true"]))
+    print_explanation(facts)
+    words = (
+        "Computed at each site, and never sent: data.intensity = site: a mean and a deviation over non-zero voxels of "
+        "the site's training images (of all its images where it is only tested), which scale every image there and stay"
+    )
+    assert words in " ".join(capsys.readouterr().out.split())
+    assert not any("intensity" in row["what"] for row in facts["shared"])
+    assert explanation(load_recipe(tiny_recipe_file))["stays"] == ""
+
+
 @pytest.mark.parametrize(
     ("method", "overrides", "words"),
     [

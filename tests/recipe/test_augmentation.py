@@ -40,3 +40,10 @@ def test_the_strong_view_is_stronger_by_default() -> None:
     assert (weak.contrast, weak.brightness, weak.blur) == (0, 0, 0)
     assert min(strong.contrast, strong.brightness, strong.blur) >= 0.5
     assert strong.geometry
+
+
+def test_contrast_and_brightness_are_affine_unless_they_are_clipped() -> None:
+    assert StrongSettings().affine_changes == ()
+    assert StrongSettings(clip=False).affine_changes == ("contrast", "brightness")
+    assert StrongSettings(clip=False, contrast=0, gamma=1).affine_changes == ("brightness",)
+    assert AugmentationSettings(gamma=1, blur=1, noise=1).affine_changes == ()

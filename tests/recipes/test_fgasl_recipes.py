@@ -96,6 +96,9 @@ def test_settings_of_the_paper() -> None:
         assert (recipe.policies.optimizer_state, recipe.policies.distance_penalty) == ("keep", 100)
         assert recipe.augmentation.moves
         assert recipe.strong.geometry
+        # The released code's view: nothing but contrast, brightness and blur, clipped.
+        assert (recipe.strong.contrast_range, recipe.strong.clip) == ((0.1, 2.0), True)
+        assert (recipe.strong.gamma, recipe.strong.noise) == (0, 0)
 
 
 @pytest.mark.parametrize("size", ["", "-small"])

@@ -55,6 +55,8 @@ def test_images_of_table_1_train_and_keep_their_size(setting: str, sixteen_sites
     federation = open_federation(resolved.federation, resolved.data)
     for site in wanted:
         images = prepare_items(federation, resolved, federation.sites[site])
+        assert images.moments is not None
+        images = images.by_site(images.moments.of(images.moments.by_image))
         shapes = {tuple(images[number][1].shape) for number in range(len(images))}
         assert shapes == set(SIZES.get(site, [(72, 72)]))
 
@@ -82,7 +84,8 @@ def test_settings_of_the_paper() -> None:
         assert recipe.data.patch == ((224, 224) if setting in ("modality", "unified") else (512, 512))
         assert recipe.data.split[2] == 0.2
         for name in (f"pathfl-{setting}", f"pathfl-{setting}-small"):
-            assert load_recipe(name).data.intensity == "full-range"
+            data = load_recipe(name).data
+            assert (data.intensity, data.intensity_statistics) == ("site", "scalar")
 
 
 def test_there_are_ten_of_them() -> None:

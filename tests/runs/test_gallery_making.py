@@ -58,6 +58,8 @@ def test_the_pictures_of_a_comparison_are_what_was_tested(finished: Finished, tm
     ("methods", "overrides"),
     [
         (("fedavg", "fedbn", "local"), ("protocol.kind=leave-one-site-out",)),
+        (("fedavg", "central"), ("data.intensity=site", "protocol.kind=k-fold", "protocol.folds=2")),
+        (("fedavg",), ("data.intensity=site", "protocol.kind=leave-one-site-out")),
         (("fedbn",), ("protocol.kind=k-fold", "protocol.folds=2")),
         (("fedavg", "fedbn"), ("protocol.kind=repeated-splits", "protocol.repeats=2", "training.select=last")),
     ],

@@ -54,6 +54,19 @@ def test_forked_processes_and_programs_give_the_masks_of_one_process(
     assert len(masks(tmp_path / "jobs1")) == 5
 
 
+def test_programs_are_told_the_mean_and_deviation_of_all_images(
+    finished: Finished, tiny_federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, images = finished("fedavg", "data.intensity=site"), tiny_federation / "north" / "images"
+    make_masks(run, images, tmp_path / "here", jobs=1)
+    monkeypatch.setattr("polyclinic.runs.predict.choose_places", lambda *_: Places(2, forked=False))
+    make_masks(run, images, tmp_path / "programs", jobs=2)
+    assert masks(tmp_path / "here") == masks(tmp_path / "programs")
+    (tmp_path / "here" / "case0.png").unlink()
+    with pytest.raises(PolyclinicError, match="or other images' mean and deviation"):
+        make_masks(run, images / "case0.png", tmp_path / "here", skip_existing=True)
+
+
 def test_where_a_process_cannot_be_forked_programs_are_asked(
     finished: Finished, tiny_federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,17 @@ def test_every_value_has_a_grid_and_all_labels_run_once(study: tuple[Path, Study
         assert len(lines) == 2 * value, "the budget is per site, and there are two"
 
 
+def test_draws_of_labels_vary_by_themselves_and_all_labels_run_once(tiny_recipe_file: Path, tmp_path: Path) -> None:
+    plan = plan_study(tiny_recipe_file, ("data.labelled=1",), "data.label_seed=0,1,2", tuple(METHODS), (0,), tmp_path)
+    assert [grid.recipe.data.label_seed for grid in plan.grids.values()] == [0, 1, 2]
+    assert {grid.methods for grid in plan.grids.values()} == {("fl_lower",)}
+    (fixed,) = {grid.out: grid for grid in plan.fixed.values()}.values()
+    assert fixed.methods == ("fl_upper",)
+    assert (fixed.recipe.data.labelled, fixed.recipe.data.label_seed) == (None, None)
+    with pytest.raises(PolyclinicError, match="label_seed draws the images of labelled"):
+        plan_study(tiny_recipe_file, (), "data.label_seed=0,1", tuple(METHODS), (0,), tmp_path)
+
+
 def test_the_table_holds_the_runs_numbers(study: tuple[Path, StudyTable]) -> None:
     out, table = study
     with (out / "study.csv").open(newline="") as file:

@@ -41,8 +41,10 @@ class Context:
     unseen_sites: bool = False
     image_size: tuple[int, ...] | None = None
     """Spatial size of what the network trains on, where the recipe fixes one."""
-    intensity: str = "zero-one"
-    """The recipe's ``data.intensity``."""
+    value_range: tuple[float, float] | None = (0.0, 1.0)
+    """What the intensities of all images lie between, if there are bounds."""
+    keeps_style: bool = True
+    """Whether images may still differ in their mean and deviation."""
     fixed_views: bool = False
     """Whether the weak view of an unlabelled image is always the image as it is."""
 

@@ -1,12 +1,12 @@
 """Batched augmentation on the device of the images, with parameters of its own for every sample.
 
-Geometry moves images and labels alike; intensity changes images only and never clips them. All random numbers come from
-a CPU generator, so that a GPU sees the same augmentation as a CPU.
+Geometry moves images and labels alike; intensity changes images only, and clips them where ``clip`` says so. All random
+numbers come from a CPU generator, so that a GPU sees the same augmentation as a CPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 import torch
@@ -17,6 +17,7 @@ from polyclinic.data.deformation import Deformation, coins, draw_deformation, un
 from polyclinic.recipe import AugmentationSettings, IntensitySettings
 
 Labels = TypeVar("Labels", bound=Tensor | None)
+Operation = Callable[[Tensor, torch.Generator], Tensor]
 
 
 class Intensity:
@@ -29,23 +30,27 @@ class Intensity:
     def intensity(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Change the intensities of ``(batch, channel, *spatial)``: contrast, brightness, gamma, blur, then noise."""
         settings = self.changes
-        operations = (
-            (settings.contrast, self._contrast),
-            (settings.brightness, self._brightness),
-            (settings.gamma, self._gamma),
-            (settings.blur, self._blur),
-            (settings.noise, self._noise),
-        )
-        result = None
+        affine = ((settings.contrast, self._contrast), (settings.brightness, self._brightness))
+        bent = ((settings.gamma, self._gamma), (settings.blur, self._blur), (settings.noise, self._noise))
+        result = self._applied(affine, images, generator)
+        if settings.clip and result is not images:
+            axes = _spatial(images)
+            result = result.clamp_(images.amin(axes, keepdim=True), images.amax(axes, keepdim=True))
+        return self._applied(bent, result, generator).to(images.dtype)
+
+    @staticmethod
+    def _applied(operations: Sequence[tuple[float, Operation]], images: Tensor, generator: torch.Generator) -> Tensor:
+        """Each operation on the images that its coin chooses, in a copy in float32 or better; or all as they are."""
+        result = images
         for probability, operation in operations:
             if not probability:
                 continue
             rows = coins(probability, (len(images),), generator).nonzero()[:, 0].to(images.device)
             if len(rows):
-                if result is None:
+                if result is images:
                     result = images.to(torch.promote_types(images.dtype, torch.float32), copy=True)
                 result[rows] = operation(result[rows], generator)
-        return images if result is None else result.to(images.dtype)
+        return result
 
     def _contrast(self, images: Tensor, generator: torch.Generator) -> Tensor:
         return change_contrast(images, uniform(*self.changes.contrast_range, (len(images),), generator))

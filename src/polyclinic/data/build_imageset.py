@@ -82,20 +82,22 @@ def _from_cache(
                 entries |= {} if entry is None else {name: entry}
             missing = [site for site in sites.values() if not entries.keys() >= set(site.entries)]
             if not missing:
-                return _opened(sites, entries)
+                return _opened(sites, entries, settings)
             _fill(cache, missing, entries, preparation)
         except CacheUnusableError as error:
             ready = {name: site for name, site in sites.items() if entries.keys() >= set(site.entries)}
             lacking = {name: items for name, items in chosen.items() if name not in ready}
             why = f"{cache.folder}: the cache cannot be used ({error})"
             preparation.say(f"warning: {why}; prepared images are kept in memory")
-            return _opened(ready, entries) | _in_memory(lacking, preparation, why)
+            return _opened(ready, entries, settings) | _in_memory(lacking, preparation, why)
     raise PolyclinicError(f"{cache.folder}: other processes remove what is prepared here; raise data.cache_limit_mb.")
 
 
-def _opened(sites: Mapping[str, NamedSite], entries: Mapping[str, Entry]) -> dict[str, ImageSet]:
+def _opened(
+    sites: Mapping[str, NamedSite], entries: Mapping[str, Entry], settings: DataSettings
+) -> dict[str, ImageSet]:
     return {
-        name: imageset_of(site.items, entries.get(site.images), entries.get(site.labels))
+        name: imageset_of(site.items, entries.get(site.images), entries.get(site.labels), settings)
         for name, site in sites.items()
     }
 
@@ -152,4 +154,4 @@ def _in_memory(
     indices = prepare_into(targets, layouts, named, grids, preparation)
     entries = {name: target.entry(indices[name]) for name, target in targets.items()}
     nothing = {name: NamedSite((), "", "") for name in chosen if name not in sites}
-    return _opened(sites | nothing, entries)
+    return _opened(sites | nothing, entries, settings)

@@ -24,8 +24,8 @@ from polyclinic.recipe import DataSettings
 CACHE_FORMAT = 3  # raise it when the same files and settings would give other tensors
 # Not those that matter: a new setting changes the key until somebody says that it changes no tensor.
 _SETTINGS_THAT_DO_NOT_MATTER = {
-    "sites", "labelled", "patch", "foreground", "split", "split_from", "case_pattern", "memory_limit_mb", "cache",
-    "cache_limit_mb",
+    "sites", "labelled", "label_seed", "intensity_statistics", "patch", "foreground", "split", "split_from",
+    "case_pattern", "memory_limit_mb", "cache", "cache_limit_mb",
 }  # fmt: skip
 _LIBRARIES_THAT_MATTER = ("torch", "monai", "numpy", "scipy", "pillow", "nibabel", "itk-io")
 
@@ -52,7 +52,9 @@ def cache_keys(
         "task": [task.channels, task.spatial_dims, task.neighbours, task.spacing, federation.volumes_as_slices],
         "settings": settings.model_dump(mode="json", exclude=_SETTINGS_THAT_DO_NOT_MATTER),
     }
-    images = [[*(_identity(path, hashes) for path in item.images), *item.places] for item in items]
+    images = [
+        [*(_identity(path, hashes) for path in item.images), *item.places, *_site(item, federation)] for item in items
+    ]
     labels = [
         [image, _identity(item.label, hashes), item.labelled_slices, *_meaning(item.label_values)]
         for image, item in zip(images, items, strict=True)
@@ -62,6 +64,12 @@ def cache_keys(
     return CacheKeys(
         _key({**shared, "images": images}), _key({**shared, "classes": classes, "labels": labels}) if labels else ""
     )
+
+
+def _site(item: Item, federation: Federation) -> list[Any]:
+    """The numbers of its site that an image is scaled by, where they are known before it is prepared."""
+    intensity = federation.intensity.get(item.site)
+    return [] if intensity is None else [intensity.as_plain()]
 
 
 def _meaning(values: LabelValues | None) -> list[Any]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from polyclinic.data.formats import Header, read_header
 from polyclinic.data.label_values import LabelValues
+
+if TYPE_CHECKING:  # it needs PyTorch, and a look at a federation's headers does not
+    from polyclinic.data.site_intensity import SiteIntensity
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,8 @@ class Federation:
     sites: dict[str, tuple[Item, ...]]
     root: Path
     volumes_as_slices: bool = False
+    intensity: Mapping[str, SiteIntensity] = field(default_factory=dict)
+    """With ``data.intensity = "site"``: the numbers of sites, where they are known before images are prepared."""
 
 
 def item_header(item: Item) -> Header:

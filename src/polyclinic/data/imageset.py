@@ -12,6 +12,7 @@ from torch import Tensor
 from polyclinic.data.foreground import StoredForeground, foreground_voxels
 from polyclinic.data.patch_boxes import padded, random_box
 from polyclinic.data.read_ahead import ReadAhead
+from polyclinic.data.site_intensity import SiteIntensity, SiteMoments, standardised
 
 _NOTHING = torch.zeros((), dtype=torch.uint8)
 
@@ -35,7 +36,8 @@ class ImageSet:
     agree, else lists. Unlabelled images have a label of zeros; ``labelled`` ``(count,)`` tells them apart. With
     ``label_rows`` ``(count,)`` ``labels`` holds only some: the place of each image's label in it, or -1 for none.
     ``rows`` chooses a subset. The tensors may be mapped from read-only files, which ``ahead`` reads before images and
-    labels are used: never write to them.
+    labels are used: never write to them. With ``moments`` images are to be scaled by numbers of their site, which
+    ``by_site`` settles; ``scale`` are mean and deviation of each image and channel ``(images, channels)``.
     """
 
     def __init__(
@@ -49,11 +51,14 @@ class ImageSet:
         label_rows: Tensor | None = None,
         foreground: StoredForeground | None = None,
         ahead: tuple[ReadAhead | None, ReadAhead | None] = (None, None),
+        moments: SiteMoments | None = None,
+        scale: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         self._images, self._labels, self._rows = images, labels, rows
         self._label_rows = torch.arange(len(images)) if label_rows is None else label_rows
         self._complete = bool((self._label_rows >= 0).all())
         self._stored, self._ahead = foreground, ahead
+        self.moments, self._scale = moments, scale
         self.labelled = labelled
         self.samples = list(samples)
         self._found: dict[int, list[Tensor]] = {}
@@ -64,8 +69,10 @@ class ImageSet:
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """One image ``(channel, *spatial)`` and its label ``(*spatial)`` in uint8."""
-        image, place = self._images[self._row(index)], self._label_row(index)
-        return image, self._labels[place] if place >= 0 else _NOTHING.expand(image.shape[1:])
+        image, label = self._views(index)
+        if self.moments is None:
+            return image, label
+        return self._scaled(image[None], torch.tensor([self._row(index)]))[0], label
 
     @property
     def uniform(self) -> bool:
@@ -75,9 +82,10 @@ class ImageSet:
     @property
     def images(self) -> Tensor | list[Tensor]:
         """All images; of a subset, a copy."""
-        if self._rows is None:
-            return self._images
-        return self._images[self._rows] if isinstance(self._images, Tensor) else [self[i][0] for i in range(len(self))]
+        if not isinstance(self._images, Tensor):
+            return [self[index][0] for index in range(len(self))]
+        rows = slice(None) if self._rows is None else self._rows
+        return self._scaled(self._images[rows], rows)
 
     @property
     def labels(self) -> Tensor | list[Tensor]:
@@ -93,7 +101,7 @@ class ImageSet:
             self._awaited.difference_update(chosen)
         rows = indices if self._rows is None else self._rows[indices]
         if isinstance(self._images, Tensor):
-            return self._images[rows], self._labels_of(rows, self._images.shape[2:])
+            return self._scaled(self._images[rows], rows), self._labels_of(rows, self._images.shape[2:])
         pairs = [self[index] for index in indices.tolist()]
         return torch.stack([image for image, _ in pairs]), torch.stack([label for _, label in pairs]).long()
 
@@ -111,7 +119,7 @@ class ImageSet:
         if self._ahead == (None, None) or (size is not None and generator is None):
             return
         for index in indices.tolist():
-            image, label = self[index]
+            image, label = self._views(index)
             if size is not None and generator is not None:
                 image, label = self._crop(index, size, generator, foreground)
             self._advise(index, image, label)
@@ -136,6 +144,9 @@ class ImageSet:
             if index not in self._awaited:
                 self._advise(index, *crop)
         self._awaited.difference_update(chosen)
+        if self.moments is not None:
+            rows = [torch.tensor([self._row(index)]) for index in chosen]
+            crops = [(self._scaled(crop[None], row)[0], label) for (crop, label), row in zip(crops, rows, strict=True)]
         crops = [padded(*crop, size) for crop in crops]
         return torch.stack([image for image, _ in crops]), torch.stack([label for _, label in crops]).long()
 
@@ -145,8 +156,38 @@ class ImageSet:
         rows = chosen if self._rows is None else self._rows[chosen]
         return ImageSet(
             self._images, self._labels, self.labelled[chosen], [self.samples[i] for i in chosen.tolist()], rows,
-            label_rows=self._label_rows, foreground=self._stored, ahead=self._ahead,
+            label_rows=self._label_rows, foreground=self._stored, ahead=self._ahead, moments=self.moments,
+            scale=self._scale,
         )  # fmt: skip
+
+    def by_site(self, intensity: SiteIntensity) -> ImageSet:
+        """The same images, scaled by numbers of their site; nothing is copied."""
+        if self.moments is None or self._rows is not None:
+            raise ValueError("only a whole set of images with moments is scaled by its site")
+        seen = len(self._images[0]) if len(self) else 0
+        rows = []
+        for sample in self.samples:
+            channels = len(self.moments.by_image[sample.name])
+            rows.append(intensity.of_channels(channels, self.moments.absent(sample.name), seen // channels))
+        scale = torch.stack([mean for mean, _ in rows]), torch.stack([deviation for _, deviation in rows])
+        return ImageSet(
+            self._images, self._labels, self.labelled, self.samples, label_rows=self._label_rows,
+            foreground=self._stored, ahead=self._ahead, moments=self.moments, scale=scale,
+        )  # fmt: skip
+
+    def _scaled(self, images: Tensor, rows: Tensor | slice) -> Tensor:
+        """Images ``(batch, channel, *spatial)`` of these rows as they are to be seen."""
+        if self.moments is None:
+            return images
+        if self._scale is None:
+            raise ValueError("data.intensity = site, and the mean and deviation of these images' site are not settled")
+        mean, deviation = self._scale
+        return standardised(images, mean[rows], deviation[rows], self.moments.settings.nonzero)
+
+    def _views(self, index: int) -> tuple[Tensor, Tensor]:
+        """An image as it is stored, and its label."""
+        image, place = self._images[self._row(index)], self._label_row(index)
+        return image, self._labels[place] if place >= 0 else _NOTHING.expand(image.shape[1:])
 
     def _row(self, index: int) -> int:
         return index if self._rows is None else int(self._rows[index])
@@ -167,8 +208,8 @@ class ImageSet:
     def _crop(
         self, index: int, size: Sequence[int], generator: torch.Generator, foreground: float
     ) -> tuple[Tensor, Tensor]:
-        """Views of a random patch of an image and of its label, as far as the image reaches."""
-        image, label = self[index]
+        """Views of a random patch of an image as it is stored and of its label, as far as the image reaches."""
+        image, label = self._views(index)
         box = random_box(label.shape, size, generator, partial(self._foreground, index), foreground)
         return image[(slice(None), *box)], label[box]
 
@@ -187,6 +228,6 @@ class ImageSet:
             if stored is not None:
                 return stored
             if place >= 0 and self._ahead[1] is not None:
-                self._ahead[1].will_need(self[index][1])
-            self._found[index] = list(foreground_voxels(self[index][1]).values()) if place >= 0 else []
+                self._ahead[1].will_need(self._labels[place])
+            self._found[index] = list(foreground_voxels(self._labels[place]).values()) if place >= 0 else []
         return self._found[index]

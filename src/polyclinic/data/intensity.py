@@ -19,7 +19,7 @@ _MOST_FOR_QUANTILE = 1_000_000  # torch.quantile refuses sixteen times as many, 
 
 def scaled(voxels: Tensor, settings: DataSettings, highest: float | None) -> Tensor:
     """Scale ``(channel, *spatial)`` in float32: each channel by its own values, or all from 0 to ``highest``."""
-    if settings.intensity == "full-range" and highest is not None:
+    if settings.intensity in ("full-range", "site") and highest is not None:
         return voxels / highest
     lower, upper = settings.percentiles
     ways: dict[str, Callable[[Tensor], Tensor]] = {

@@ -21,6 +21,8 @@ class Labels:
     """Training images whose labels may be read, by ``(site, image name)``: ``None`` for all slices, or some of them."""
 
     of: dict[tuple[str, str], Slices]
+    seed: int | None = None
+    """The draw's own seed, where it is not the recipe's."""
 
     def visible(self, items: Sequence[Item], split: Split) -> tuple[Item, ...]:
         """The images without the labels that must not be read; those of val and test are left as they are."""
@@ -31,17 +33,23 @@ class Labels:
         return replace(item, labelled_slices=self.of[key]) if key in self.of else replace(item, label=None)
 
     def to_csv(self) -> str:
-        """A table ``site,image,slices`` of the labels that are read, sorted; slices are empty where all are."""
+        """A table ``site,image,slices`` of the labels that are read, sorted; slices are empty where all are.
+
+        A draw with a seed of its own has it in a fourth column.
+        """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(("site", "image", "slices"))
+        seed = () if self.seed is None else (self.seed,)
+        writer.writerow(("site", "image", "slices", *(["label_seed"] if seed else [])))
         for (site, image), slices in sorted(self.of.items(), key=lambda entry: entry[0]):
-            writer.writerow((site, image, " ".join(map(str, slices or ()))))
+            writer.writerow((site, image, " ".join(map(str, slices or ())), *seed))
         return text.getvalue()
 
 
 def choose_labels(federation: Federation, split: Split, settings: DataSettings, seed: int) -> Labels | None:
     """Spend ``data.labelled`` at every site, case by case in a seeded order; ``None`` if there is no budget.
+
+    ``seed`` is the recipe's; ``data.label_seed`` takes its place, so that draws and trainings can vary by themselves.
 
     Whole cases are taken until the budget is reached; of the last one as many images or slices as are left, at random.
     The choice at a site depends on the site's own cases, the budget and the seed alone, so that a larger budget holds
@@ -50,10 +58,11 @@ def choose_labels(federation: Federation, split: Split, settings: DataSettings, 
     if settings.labelled is None:
         return None
     chosen: dict[tuple[str, str], Slices] = {}
+    seed = seed if settings.label_seed is None else settings.label_seed
     for site in federation.sites:
         items = [item for item in split.items(federation, site, "train") if item.label is not None]
         chosen |= {(site, item.name): slices for item, slices in _spend(items, federation, settings, seed)}
-    return Labels(chosen)
+    return Labels(chosen, settings.label_seed)
 
 
 def _spend(

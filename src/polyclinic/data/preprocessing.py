@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item
-from polyclinic.data.formats import Header
+from polyclinic.data.formats import Header, is_picture
 from polyclinic.data.intensity import scaled
 from polyclinic.data.readers import read_image, read_label
+from polyclinic.data.site_intensity import Moments, moments_of
 from polyclinic.data.voxel_grid import (
     FileGrid,
     Geometry,
@@ -44,6 +45,8 @@ class Prepared:
     spacing: tuple[float, ...] | None
     slice_index: int | None
     geometry: Geometry
+    moments: Moments | None = None
+    """Of the whole image, where its site's mean and deviation are still to be found."""
 
 
 def resolve_size(federation: Federation, settings: DataSettings, multiple: int | Sequence[int]) -> tuple[int, ...]:
@@ -79,8 +82,9 @@ def _rounded(size: float, multiple: int, largest: int) -> int:
 def prepare(item: Item, federation: Federation, settings: DataSettings) -> list[Prepared]:
     """Read and prepare an image: one for an image, one for each slice of a volume in a 2D task.
 
-    Intensities are scaled over the whole image or volume, channel by channel. ``size = "auto"`` keeps the image's own
-    (resampled) size; ``resolve_size`` finds one size for all.
+    Intensities are scaled over the whole image or volume, channel by channel; by the numbers of the site where
+    ``federation`` has them, else these stay to be found: voxels are as they were, and their moments are given.
+    ``size = "auto"`` keeps the image's own (resampled) size; ``resolve_size`` finds one size for all.
     """
     task = federation.task
     image = read_image(item, task)
@@ -94,16 +98,34 @@ def prepare(item: Item, federation: Federation, settings: DataSettings) -> list[
         raise PolyclinicError(f"{item.images[0]}: is a volume among 2D images; take it out or cut it into slices.")
     affine = torch.from_numpy(file_affine(header, task))
     grid = orient_and_space(FileGrid(torch.from_numpy(image.array), affine), header, task, settings)
-    grid = with_voxels(grid, scaled(plain_voxels(grid), settings, image.highest))
+    # Only pictures: volumes of one site may be of several integer types, whose numbers mean the same.
+    highest = image.highest if settings.intensity != "site" or is_picture(item.images[0]) else None
+    grid = with_voxels(grid, scaled(plain_voxels(grid), settings, highest))
+    moments = _moments(item, plain_voxels(grid), federation, settings)
     grid = crop_and_resize(grid, task, settings)
     geometry = geometry_of_grid(header, task, settings, grid)
     voxels = plain_voxels(grid).float()
+    if settings.intensity == "site" and moments is None:
+        voxels = federation.intensity[item.site].scaled(voxels, _absent(item, voxels))
     label = None
     if item.label is not None:
         classes = torch.from_numpy(read_label(item, task, header)).float()[None]
         mask = orient_and_space(FileGrid(classes, affine), header, task, settings, label=True)
         label = plain_voxels(crop_and_resize(mask, task, settings, label=True))[0].round().to(torch.uint8)
-    return _samples(item.name, voxels, label, geometry, task.neighbours)
+    samples = _samples(item.name, voxels, label, geometry, task.neighbours)
+    return samples if moments is None else [replace(sample, moments=moments) for sample in samples]
+
+
+def _moments(item: Item, voxels: Tensor, federation: Federation, settings: DataSettings) -> Moments | None:
+    """What the numbers of an image's site are made of, where they are not known yet."""
+    if settings.intensity != "site" or item.site in federation.intensity:
+        return None
+    return moments_of(voxels, settings.nonzero, _absent(item, voxels))
+
+
+def _absent(item: Item, voxels: Tensor) -> set[int]:
+    """The channels ``(channel, *spatial)`` that have no file; they are zeros, and stay so."""
+    return set(range(len(voxels))) - set(item.places) if item.places else set()
 
 
 def _samples(name: str, image: Tensor, label: Tensor | None, geometry: Geometry, neighbours: int) -> list[Prepared]:

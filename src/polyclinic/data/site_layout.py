@@ -71,6 +71,7 @@ class ImagesLayout:
         return {
             "rows": grid.rows, "shape": grid.shape, "sliced": first.slice_index is not None,
             "spacing": first.spacing, "slice_spacing": first.geometry.slice_spacing,
+            **({} if first.moments is None else {"moments": first.moments}),
         }  # fmt: skip
 
 

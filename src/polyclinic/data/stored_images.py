@@ -14,11 +14,18 @@ from polyclinic.data.cache_entry import Entry
 from polyclinic.data.federation import Item
 from polyclinic.data.foreground import StoredForeground
 from polyclinic.data.imageset import ImageSet, Sample
+from polyclinic.data.site_intensity import SiteMoments
 from polyclinic.data.site_layout import stored_grids, visible_rows
+from polyclinic.recipe import DataSettings
 
 
-def imageset_of(items: Sequence[Item], images: Entry | None, labels: Entry | None) -> ImageSet:
-    """The image set of these items, in their order; ``labels`` is ``None`` where none of them may be read."""
+def imageset_of(
+    items: Sequence[Item], images: Entry | None, labels: Entry | None, settings: DataSettings | None = None
+) -> ImageSet:
+    """The image set of these items, in their order; ``labels`` is ``None`` where none of them may be read.
+
+    ``settings`` say how the moments of images become their site's intensity, where there are any.
+    """
     if images is None:
         return ImageSet([], [], torch.zeros(0, dtype=torch.bool), [])
     grids = stored_grids(images)
@@ -40,7 +47,15 @@ def imageset_of(items: Sequence[Item], images: Entry | None, labels: Entry | Non
         label_rows=rows,
         foreground=None if labels is None else _foreground(labels),
         ahead=(images.ahead, None if labels is None else labels.ahead),
+        moments=_moments(items, images, settings),
     )
+
+
+def _moments(items: Sequence[Item], images: Entry, settings: DataSettings | None) -> SiteMoments | None:
+    stored = [about.get("moments") for about in images.index["items"]]
+    if settings is None or None in stored:
+        return None
+    return SiteMoments({item.name: moments for item, moments in zip(items, stored, strict=True)}, settings)
 
 
 def _samples(item: Item, about: dict[str, Any]) -> list[Sample]:

@@ -111,13 +111,19 @@ class Workspace:
     def warnings(self) -> list[str]:
         """What makes little sense: each component's settings, and components that do not fit each other."""
         sentences = [warning for component in self.components for warning in component.warnings()]
-        if self.recipe.network.name == "pretrained" and self.recipe.data.intensity in ("z-score", "none"):
+        if self.recipe.network.name == "pretrained" and self.recipe.data.value_range is None:
             sentences.append(
                 f"network.name = pretrained expects intensities from 0 to 1, and data.intensity is "
                 f"{self.recipe.data.intensity}; use full-range, zero-one or percentile."
             )
         if self.recipe.network.weights_file == "random":
             sentences.append("network.weights = random: the frozen encoder is untrained; give its safetensors file.")
+        if self.learns_unlabelled and self.recipe.network.cancels_contrast and self.recipe.strong.affine_changes:
+            keys = " and ".join(f"strong.{key}" for key in self.recipe.strong.affine_changes)
+            sentences.append(
+                f"{keys} hardly change what the network sees: its instance norm takes out a factor and a shift of all "
+                "intensities; set strong.clip = true, or use strong.gamma, strong.blur and strong.noise."
+            )
         declared = self.declared()
         for component in self.components:
             served = {name for name in self.network.state_dict() if component.sets(name)}
@@ -165,7 +171,8 @@ def build_workspace(
     unseen_sites = recipe.protocol.kind == "leave-one-site-out"
     fixed = recipe.data.patch is None and not (recipe.strong.geometry and recipe.augmentation.moves)
     context = Context(
-        task, recipe.training, recipe.policies, recipe.seed, unseen_sites, size, recipe.data.intensity, fixed
+        task, recipe.training, recipe.policies, recipe.seed, unseen_sites, size, recipe.data.value_range,
+        recipe.data.keeps_style, fixed,
     )  # fmt: skip
     components = method.build(context)
     for hook in ("objective", "make_optimizer"):

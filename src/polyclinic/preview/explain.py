@@ -42,6 +42,7 @@ def explanation(recipe: Recipe) -> dict[str, Any]:
         "network": recipe.network.name,
         "images_leave": pooled,
         "labels": _labels_read(recipe, workspace.method.all_labels),
+        "stays": _stays(recipe),
         "components": [_component(component) for component in workspace.components],
         "weights": [
             {"tensor": n, "shape": list(t.shape), "dtype": _plain_dtype(t.dtype), "bytes": tensor_bytes({n: t})}
@@ -69,6 +70,18 @@ def _labels_read(recipe: Recipe, all_labels: bool) -> str:
     if all_labels:
         return "all are read, those that data.labelled hides from other methods too"
     return "all are read" if budget is None else f"data.labelled = {budget} of each site; the others are never read"
+
+
+def _stays(recipe: Recipe) -> str:
+    """What a site computes of its images beside training and keeps to itself, in words; empty if nothing."""
+    if recipe.data.intensity != "site":
+        return ""
+    what = "a mean and a deviation" + (" of each channel" if recipe.data.intensity_statistics == "channel" else "")
+    voxels = "non-zero voxels" if recipe.data.nonzero else "all voxels"
+    return (
+        f"data.intensity = site: {what} over {voxels} of the site's training images (of all its images where it is "
+        "only tested), which scale every image there and stay in its own run folder (intensity.json)"
+    )
 
 
 def _component(component: Component) -> dict[str, Any]:
@@ -119,6 +132,8 @@ def print_explanation(facts: dict[str, Any]) -> None:
             note = "" if value == default else f" (component's default: {default})"
             console.print(f"  {name} = {value}{note}", markup=False)
     console.print(f"\nLabels of training images: {facts['labels']}.", markup=False)
+    if facts["stays"]:
+        console.print(f"\nComputed at each site, and never sent: {facts['stays']}.", markup=False)
     console.print(f"\n[bold]What leaves a site in every round[/bold] ({facts['network']} on {facts['federation']})")
     if facts["images_leave"]:
         console.print("  EVERY IMAGE AND LABEL: this is a reference that pools all data, not a federated method.")

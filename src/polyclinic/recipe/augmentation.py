@@ -16,6 +16,7 @@ class IntensitySettings(Section):
     brightness_strength: float = Field(
         0.1, ge=0, description="standard deviation of that shift, in image standard deviations"
     )
+    clip: bool = Field(False, description="cut intensities off at the image's own range after contrast and brightness")
     gamma: Fraction = Field(0.0, description="probability of a gamma change")
     gamma_range: tuple[Positive, Positive] = (0.7, 1.5)
     blur: Fraction = Field(0.0, description="probability of a Gaussian blur")
@@ -31,6 +32,11 @@ class IntensitySettings(Section):
         if ends[0] > ends[1]:
             raise ValueError(f"{list(ends)} must rise from low to high")
         return ends
+
+    @property
+    def affine_changes(self) -> tuple[str, ...]:
+        """The changes in use that are one factor and one shift for a whole image; clipping makes them more."""
+        return () if self.clip else tuple(key for key in ("contrast", "brightness") if getattr(self, key))
 
 
 class AugmentationSettings(IntensitySettings):
@@ -54,16 +60,23 @@ class AugmentationSettings(IntensitySettings):
 
 
 class StrongSettings(IntensitySettings):
-    """The strong view of unlabelled images, for methods that learn from them; the weak view has its geometry alone."""
+    """The strong view of unlabelled images, for methods that learn from them; the weak view has its geometry alone.
+
+    Instance norm takes contrast and brightness out again, so the defaults clip, bend (gamma) and add noise too.
+    """
 
     geometry: bool = Field(
         True, description="move both views as [augmentation] says; false: as they are, so that teachers look once"
     )
     contrast: Fraction = Field(0.8, description="probability of a contrast change")
-    contrast_range: tuple[Positive, Positive] = (0.5, 1.5)
+    contrast_range: tuple[Positive, Positive] = (0.5, 2.0)
     brightness: Fraction = Field(0.8, description="probability of an additive shift")
     brightness_strength: float = Field(
-        0.3, ge=0, description="standard deviation of that shift, in image standard deviations"
+        0.5, ge=0, description="standard deviation of that shift, in image standard deviations"
     )
+    clip: bool = Field(True, description="cut intensities off at the image's own range after contrast and brightness")
+    gamma: Fraction = Field(0.5, description="probability of a gamma change")
+    gamma_range: tuple[Positive, Positive] = (0.5, 2.0)
     blur: Fraction = Field(0.5, description="probability of a Gaussian blur")
     blur_sigma: tuple[Positive, Positive] = (0.1, 2.0)
+    noise: Fraction = Field(0.5, description="probability of Gaussian noise")

@@ -20,6 +20,9 @@ class DataSettings(Section):
         description="labelled training images (or slices) of each site: a number, or a share below 1; other labels of "
         "training images are never read",
     )
+    label_seed: int | None = Field(
+        None, ge=0, description="seed of the draw of those images; the recipe's seed by default, which also trains"
+    )
     size: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=3)] | Literal["auto"] = (
         Field(
             "auto",
@@ -39,14 +42,18 @@ class DataSettings(Section):
     )
     orientation: str | None = Field(None, description="axis codes such as RAS, for volumes whose files know them")
     spacing: tuple[Positive, ...] | None = Field(None, description="resample to this spacing in mm first")
-    intensity: Literal["zero-one", "full-range", "z-score", "percentile", "none"] = Field(
+    intensity: Literal["zero-one", "full-range", "z-score", "percentile", "site", "none"] = Field(
         "zero-one",
-        description="per image and channel; full-range: bytes (or 16 bits) to 0-1, which keeps colour and brightness",
+        description="per image and channel; full-range: bytes (or 16 bits) to 0-1, which keeps colour and brightness; "
+        "site: mean 0 and deviation 1 over all training images of the site, by numbers that stay there",
+    )
+    intensity_statistics: Literal["scalar", "channel"] = Field(
+        "scalar", description="of intensity = site: one mean and deviation for all channels, or one of each channel"
     )
     percentiles: tuple[float, float] = Field(
         (1.0, 99.0), description="the clip of intensity = percentile, scaled to 0-1"
     )
-    nonzero: bool = Field(False, description="z-score over non-zero voxels only")
+    nonzero: bool = Field(False, description="z-score and site: over non-zero voxels only, the others stay 0")
     slice_axis: Literal[0, 1, 2] = Field(2, description="the axis that 3D volumes are cut along when the task is 2D")
     neighbours: int = Field(0, ge=0, description="slices on each side added as channels, for a 2D task on volumes")
     split: tuple[Fraction, Fraction, Fraction] = Field((0.6, 0.2, 0.2), description="train, val, test by case")
@@ -71,6 +78,16 @@ class DataSettings(Section):
         20000, ge=0, description="most disk of that folder (MB); what was not used for longest makes room"
     )
 
+    @property
+    def value_range(self) -> tuple[float, float] | None:
+        """What all prepared intensities lie between; None where they have no bounds."""
+        return (0.0, 1.0) if self.intensity in ("zero-one", "full-range", "percentile") else None
+
+    @property
+    def keeps_style(self) -> bool:
+        """Whether images may still differ in their mean and deviation."""
+        return self.intensity != "z-score"
+
     @field_validator("labelled", mode="before")
     @classmethod
     def _number_or_share(cls, labelled: Any) -> Any:
@@ -93,4 +110,6 @@ class DataSettings(Section):
             raise ValueError("split must sum to 1 with a training share above 0, such as [0.6, 0.2, 0.2]")
         if not 0 <= self.percentiles[0] < self.percentiles[1] <= 100:
             raise ValueError("percentiles must rise from 0 to 100, such as [1, 99]")
+        if self.label_seed is not None and self.labelled is None:
+            raise ValueError("label_seed draws the images of labelled, which is not set; give data.labelled a number")
         return self

@@ -75,6 +75,11 @@ class NetworkSettings(Section):
         return None
 
     @property
+    def cancels_contrast(self) -> bool:
+        """Whether the first norm takes out what one factor and one shift do to all intensities of an image."""
+        return False
+
+    @property
     def weights_file(self) -> str | None:
         """The file of frozen weights that every site needs, ``random`` for untrained ones, None without any."""
         return None
@@ -130,6 +135,11 @@ class UNetSettings(ConvolutionSettings):
         if any(size % 2 == 0 for entry in self.kernels or () for size in entry):
             raise ValueError("kernels must be odd numbers")
         return self
+
+    @property
+    def cancels_contrast(self) -> bool:
+        """Instance norm does, after the first convolution, but for a margin of a pixel where images are padded."""
+        return self.norm == "instance"
 
     @property
     def multiple(self) -> int | tuple[int, ...]:

@@ -54,7 +54,7 @@ def samples_of_sites(data: TestedData, part: ProtocolPart, multiples: Sequence[i
         most = _MOST_VOLUMES if volumes else _MOST_PICTURES
         chosen = [items[place] for place in _spread(len(items), most)]
         if chosen:
-            images = prepare_items(data.federation, recipe, chosen, processes=1)
+            images = prepare_items(data.federation_of(part.name, site), recipe, chosen, processes=1)
             samples[site] = [_cut(*pair, multiples) for pair in _pairs(images, recipe.data.patch, recipe.seed)]
     return samples
 

@@ -99,7 +99,7 @@ class GalleryMaking:
         try:
             item = data.item(picked.site, picked.image)
             recipe = with_changes(data.recipe, {"data.cache": "off"})
-            images = prepare_items(data.federation, recipe, [item], processes=1)
+            images = prepare_items(data.federation_of(picked.part, picked.site), recipe, [item], processes=1)
             planes = planes_of(geometry_of(item, data.federation, recipe.data), is_oriented(item))
             everything = {"test": torch.arange(len(images))}
             entry = {

@@ -98,4 +98,8 @@ class LocalExecution(Execution):
             self.observer.on_message(f"reading {total} images of {len(new)} site{'s' if len(new) > 1 else ''}")
             prepared = prepare_sites(federation, self.plan.recipe, new, self.observer)
             self._images |= {items: prepared[site] for site, items in new.items()}
-        return {site: site_data(site, self._images[items], part) for site, items in items_by_site.items()}
+        folders, started = {site: self.folder.site(part.name, site) for site in wanted}, self.folder.started()
+        return {
+            site: site_data(site, self._images[items], part, folders[site], fixed=started)
+            for site, items in items_by_site.items()
+        }

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -17,6 +18,7 @@ from polyclinic.data.federation import Federation, Item, Task, item_header
 from polyclinic.data.imageset import ImageSet
 from polyclinic.data.open_federation import open_federation
 from polyclinic.data.preprocessing import resolve_size
+from polyclinic.data.site_intensity import kept_intensity
 from polyclinic.data.sitedata import SiteData
 from polyclinic.data.voxel_grid import geometry_of
 from polyclinic.evaluation.metric_registry import check_metrics
@@ -159,14 +161,25 @@ def prepare_sites(
     return build_imagesets(items, Preparation(federation, recipe.data, progress=progress, say=observer.on_message))
 
 
-def site_data(site: str, images: ImageSet, part: ProtocolPart) -> SiteData:
-    """A site's images with the indices of each split; an unseen site tests with everything."""
+def site_data(
+    site: str, images: ImageSet, part: ProtocolPart, folder: Path | None = None, fixed: bool = False
+) -> SiteData:
+    """A site's images with the indices of each split; an unseen site tests with everything.
+
+    With ``data.intensity = "site"`` they are scaled by the mean and deviation of its training images, an unseen site's
+    by those of all of its images; they are kept in the site's own ``folder``, and must not change once they are
+    ``fixed``.
+    """
     unseen, split = site == part.unseen, part.split
     parts = ["test" if unseen else split.of[sample.site, sample.name] for sample in images.samples]
     indices = {
         name: torch.tensor([i for i, part in enumerate(parts) if part == name], dtype=torch.long)
         for name in ("train", "val", "test")
     }
+    if images.moments is not None:
+        rows = indices["train"] if len(indices["train"]) else torch.arange(len(images))
+        intensity = images.moments.of({images.samples[row].name for row in rows.tolist()})
+        images = images.by_site(intensity if folder is None else kept_intensity(folder, intensity, fixed))
     return SiteData(site, images, indices)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import prod
@@ -12,6 +13,7 @@ from tempfile import TemporaryDirectory
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.wording import counted, readable_bytes
 from polyclinic.data.federation import Federation, item_header
+from polyclinic.data.own_intensity import with_own_intensity
 from polyclinic.data.prediction_inputs import find_inputs
 from polyclinic.federation.workspace import Workspace
 from polyclinic.recipe.files import load_recipe
@@ -60,12 +62,13 @@ def predict(
     Each mask has its image's name, format and geometry; that of a DICOM series is a NIfTI with the name of its
     SeriesInstanceUID. If images fail, the others are done, and then an error says which and why.
 
-    ``site`` chooses the model of one site, for methods whose sites have models of their own; ``part`` chooses among the
-    trainings of a protocol with several; ``model`` is ``best`` or ``last``, by default the one that was tested.
-    ``probabilities`` writes those of all classes beside each mask. Files that are there already are an error, unless
-    ``overwrite`` makes them again or ``skip_existing`` leaves them. ``jobs`` images are segmented side by side, by
-    default as many as the machine has room for. ``progress`` is told how many of how many are done; ``warn`` is told
-    when the training is not finished, and what is left out.
+    ``site`` chooses the model of one site, for methods whose sites have models of their own, and with
+    ``data.intensity = "site"`` the mean and deviation that images are scaled by, else those of all these images.
+    ``part`` chooses among the trainings of a protocol with several; ``model`` is ``best`` or ``last``, by default the
+    one that was tested. ``probabilities`` writes those of all classes beside each mask. Files that are there already
+    are an error, unless ``overwrite`` makes them again or ``skip_existing`` leaves them. ``jobs`` images are segmented
+    side by side, by default as many as the machine has room for. ``progress`` is told how many of how many are done;
+    ``warn`` is told when the training is not finished, what is left out, and whose mean and deviation are used.
     """
     outcome = make_masks(
         run, images, out, site=site, part=part, model=model, probabilities=probabilities, overwrite=overwrite,
@@ -101,6 +104,7 @@ def make_masks(
         for notice in found.notices:
             warn(notice)
         items = [image_item(image.name, image.images, image.places) for image in found.images]
+        loaded = loaded[0], with_own_intensity(loaded[1], items, loaded[0].recipe.data, warn)
         wanted, skipped = plan_files(
             items, out, probabilities=probabilities, overwrite=overwrite, skip_existing=skip_existing
         )
@@ -111,6 +115,8 @@ def make_masks(
             _warn_of_size(wanted, out, len(task.classes), warn)
         chosen = {"run": run, "site": site, "part": part, "model": model}
         arguments = {name: str(value) for name, value in chosen.items() if value is not None}
+        if "" in loaded[1].intensity:
+            arguments["intensity"] = json.dumps(loaded[1].intensity[""].as_plain())
         about = {"weights": fingerprint(loaded[0]), **arguments}
         if skip_existing:
             require_same_model(out, about)

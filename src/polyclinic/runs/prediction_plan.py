@@ -137,14 +137,17 @@ def record_model(out: Path, model: dict[str, str]) -> None:
 
 
 def require_same_model(out: Path, model: dict[str, str]) -> None:
-    """Raise if the masks of a folder were made with other weights; a folder without a record may go on with any."""
+    """Raise if the masks of a folder were made with other weights, or with other numbers that scale intensities.
+
+    A folder without a record may go on with any.
+    """
     path = out / RECORD
     if not path.exists():
         return
     before = read_json(path)
-    if not isinstance(before, dict) or before.get("weights") != model["weights"]:
+    if not isinstance(before, dict) or any(before.get(key) != model.get(key) for key in ("weights", "intensity")):
         other = before.get("run") if isinstance(before, dict) else None
         raise PolyclinicError(
-            f"{out}: its masks were made with another model ({other}), and --skip-existing would mix them with those "
-            "of this one; give --overwrite or another --out."
+            f"{out}: its masks were made with another model ({other}), or other images' mean and deviation, and "
+            "--skip-existing would mix them with those of this one; give --overwrite or another --out."
         )

@@ -20,7 +20,7 @@ from polyclinic.runs.grid import carry_out, check_grid
 from polyclinic.runs.grid_plan import GridPlan, folder_name, plan_grid
 from polyclinic.runs.grid_progress import GridObserver
 
-_BUDGET = "data.labelled"
+_ABOUT_LABELS = ("data.labelled", "data.label_seed")  # keys that say nothing where all labels are read
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def plan_study(
     first = next(iter(recipes.values()))
     names = plan_grid(first, methods, seeds, out).methods
     load_plugins(first.plugins)
-    # With all labels, the budget says nothing: one run serves every value.
-    fixed = tuple(name for name in names if parse_method(name).all_labels) if _BUDGET in axes else ()
+    # With all labels, the budget and its draw say nothing: one run serves every value.
+    fixed = tuple(name for name in names if parse_method(name).all_labels) if axes.keys() & {*_ABOUT_LABELS} else ()
     moving = tuple(name for name in names if name not in fixed)
     grids = {
         value: GridPlan(recipe, moving, seeds, out / folder_name(",".join(settings[value])))
@@ -94,9 +94,9 @@ def plan_study(
     }
     alone: dict[str, GridPlan] = {}
     for value, recipe in recipes.items() if fixed else ():
-        rest = [pair for pair in settings[value] if not pair.startswith(f"{_BUDGET}=")]
+        rest = [pair for pair in settings[value] if pair.partition("=")[0] not in _ABOUT_LABELS]
         # Without a value in its recipe, it also serves a study that goes on with other values.
-        without_budget = with_changes(recipe, {_BUDGET: None})
+        without_budget = with_changes(recipe, dict.fromkeys(_ABOUT_LABELS))
         alone[value] = GridPlan(without_budget, fixed, seeds, out / folder_name(",".join(["all-labels", *rest])))
     return StudyPlan(axes, names, grids, alone, out)
 

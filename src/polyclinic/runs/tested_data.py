@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.wording import printable_line
@@ -14,7 +14,7 @@ from polyclinic.runs.tested_models import TestedModels
 
 # Keys that say nothing of how a test image is prepared.
 _ABOUT_TRAINING = {
-    "labelled", "patch", "foreground", "split", "split_from", "memory_limit_mb", "cache", "cache_limit_mb"
+    "labelled", "label_seed", "patch", "foreground", "split", "split_from", "memory_limit_mb", "cache", "cache_limit_mb"
 }  # fmt: skip
 
 
@@ -28,6 +28,14 @@ class TestedData:
     federation: Federation
     parts: dict[str, ProtocolPart]
     by_slice: bool
+    models: TestedModels | None = None
+    """Of the run, whose folder has the numbers that sites were scaled by."""
+
+    def federation_of(self, part: str, site: str) -> Federation:
+        """What images of a site are prepared with, as they were in a part of the protocol."""
+        if self.recipe.data.intensity != "site" or self.models is None:
+            return self.federation
+        return replace(self.federation, intensity={site: self.models.intensity(part, site)})
 
     def item(self, site: str, name: str) -> Item:
         """An image by its name."""
@@ -45,7 +53,7 @@ def open_tested_data(models: TestedModels) -> TestedData:
         raise PolyclinicError(f"{federation.root}: has another task now than when the run was made.")
     # Which labels may train changes no split.
     parts = {part.name: part for part in protocol_parts(federation, recipe, all_labels=True)}
-    return TestedData(recipe, federation, parts, models.sliced and recipe.evaluation.per == "image")
+    return TestedData(recipe, federation, parts, models.sliced and recipe.evaluation.per == "image", models)
 
 
 def prepared_alike(models: TestedModels, data: TestedData) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_json
 from polyclinic.data.federation import Task
+from polyclinic.data.site_intensity import INTENSITY_FILE, SiteIntensity, read_intensity
 from polyclinic.evaluation.aggregate import Row
 from polyclinic.evaluation.protocols import ProtocolPart
 from polyclinic.exchange.messages import Tensors
@@ -82,17 +83,29 @@ class TestedModels:
             personal = SiteStore(self._memory(part.name, source or site)).load(before=state.round).personal_at(best)
         workspace.load(personal, weights)
 
+    def intensity(self, part: str, site: str) -> SiteIntensity:
+        """The mean and deviation that a site's images were scaled by (``data.intensity = "site"``)."""
+        for folder in self._memories(part, site):
+            if (folder / INTENSITY_FILE).exists():
+                return read_intensity(folder)
+        raise PolyclinicError(f"the mean and deviation of the images of '{site}' are at the site, not in this run.")
+
     def load_initial(self) -> None:
         """Fill the network as it was before the first round."""
         self.workspace.load(self.workspace.initial_exchanged)
 
     def _memory(self, part: str, site: str) -> Path:
         """The folder of a site's memory: the run's, or that of a site in a process of its own on this machine."""
-        if Path(site).name == site:
-            own = self.folder.site(part, site)
-            for folder in (own, *sorted(self.folder.path.glob(f"sites/{escape(site)}/runs/*/{escape(part)}"))):
-                if any(folder.glob("round-*.safetensors")):
-                    return folder
+        for folder in self._memories(part, site):
+            if any(folder.glob("round-*.safetensors")):
+                return folder
         raise PolyclinicError(
             f"{self.recipe.method}: the weights that '{site}' keeps are at the site, not in this run."
         )
+
+    def _memories(self, part: str, site: str) -> list[Path]:
+        """Where the memory of a site may be."""
+        if Path(site).name != site:
+            return []
+        own = self.folder.site(part, site)
+        return [own, *sorted(self.folder.path.glob(f"sites/{escape(site)}/runs/*/{escape(part)}"))]

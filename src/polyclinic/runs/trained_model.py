@@ -11,6 +11,7 @@ import torch
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.files import read_json
 from polyclinic.data.federation import Federation
+from polyclinic.data.site_intensity import SiteIntensity, read_intensity
 from polyclinic.federation.checkpoint import Checkpoint, ServerState
 from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.workspace import Workspace, build_workspace
@@ -30,7 +31,10 @@ def load_model(
     warn: Callable[[str], None] = lambda _: None,
     device: str | None = None,
 ) -> tuple[Workspace, Federation]:
-    """The run's network with its weights, and what is needed to prepare images for it; ``device`` is the recipe's."""
+    """The run's network with its weights, and what is needed to prepare images for it; ``device`` is the recipe's.
+
+    With ``data.intensity = "site"`` and a ``site`` the numbers that its images are scaled by are there, too.
+    """
     folder = RunFolder(run)
     if not folder.recipe_file.exists():
         inside = sorted(path.parent for path in run.glob("*/recipe.toml"))
@@ -50,7 +54,7 @@ def load_model(
     if not tested and state.round < recipe.training.rounds and not state.stopped:
         done = f"{state.round} of {recipe.training.rounds} rounds are done"
         warn(f"{run}: this training is not finished, {done}; go on with --resume for the final model.")
-    personal = {}
+    personal, intensity = {}, dict[str, SiteIntensity]()
     if workspace.kept and site is None and not workspace.kept <= unseen.keys():
         sites = ", ".join(folder.sites(name))
         if not sites:
@@ -65,8 +69,14 @@ def load_model(
         # A site may have trained in a round that the server did not finish.
         memory = SiteStore(folder.site(name, chosen)).load(before=max(state.round, number + 1))
         personal = memory.personal_at(None if model == "last" else number)
+        if workspace.kept and not personal and not workspace.kept <= unseen.keys():
+            raise PolyclinicError(
+                f"--site {chosen}: did not train in '{name}', and {recipe.method} has no model for it."
+            )
+        if recipe.data.intensity == "site":
+            intensity[""] = read_intensity(folder.site(name, chosen))
     workspace.load(unseen, personal, weights)
-    return workspace, Federation(run.name, task, {}, run, sliced)
+    return workspace, Federation(run.name, task, {}, run, sliced, intensity)
 
 
 def _names(folder: Path) -> list[str]:

@@ -16,8 +16,17 @@ from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
 from polyclinic.core.seeds import owner_number
 from polyclinic.data.federation import Task
+from polyclinic.data.imageset import ImageSet, Sample
+from polyclinic.data.site_intensity import SiteMoments, moments_of
+from polyclinic.data.sitedata import SiteData
+from polyclinic.engines.inprocess import InProcess
 from polyclinic.exchange.messages import Broadcast, Update
+from polyclinic.federation.observer import Observer
+from polyclinic.federation.server import Server
+from polyclinic.federation.site import Site
+from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.workspace import build_workspace
+from polyclinic.recipe import DataSettings
 from support import assert_same, final_tensors, tiny_recipe, tiny_server, tiny_site, tiny_task
 
 Tensors = dict[str, torch.Tensor]
@@ -25,7 +34,8 @@ Tensors = dict[str, torch.Tensor]
 
 def make(channels: int = 2, dims: int = 2, intensity: str = "none", **own: Any) -> Cse:
     task = Task(("a", "b"), channels, dims)
-    return Cse(Cse.Settings(**own), Context(task, intensity=intensity))
+    data = DataSettings.model_validate({"intensity": intensity})
+    return Cse(Cse.Settings(**own), Context(task, value_range=data.value_range, keeps_style=data.keeps_style))
 
 
 def begin(component: Cse, shared: Tensors, site: str = "north") -> Cse:
@@ -136,9 +146,9 @@ def test_the_styled_image_has_the_target_statistics_exactly(statistics: str, siz
 
 
 @pytest.mark.parametrize("clamp", [True, False])
-@pytest.mark.parametrize("intensity", ["zero-one", "full-range", "percentile", "none", "z-score"])
+@pytest.mark.parametrize("intensity", ["zero-one", "full-range", "percentile", "none", "z-score", "site"])
 def test_only_styled_pixels_of_images_between_0_and_1_are_clamped(intensity: str, clamp: bool) -> None:
-    clamped = clamp and intensity not in ("none", "z-score")
+    clamped = clamp and intensity not in ("none", "z-score", "site")
     images = (
         torch.rand(16, 2, 6, 6) * 1.4 - 0.2
     )  # an augmentation may leave the range; the original half stays as it is
@@ -271,17 +281,75 @@ def test_probability_zero_is_fedavg_bit_for_bit_and_the_default_is_not(tmp_path:
 
 def test_the_intensity_of_the_recipe_is_known_and_a_useless_one_is_said() -> None:
     found = {}
-    for intensity in ("zero-one", "z-score"):
+    for intensity in ("zero-one", "site", "z-score"):
         recipe = tiny_recipe("fedavg+cse", data={"intensity": intensity})
         workspace = build_workspace(recipe, tiny_task())
-        assert all(c.context.intensity == intensity for c in workspace.components)
+        assert all(c.context.value_range == recipe.data.value_range for c in workspace.components)
         found[intensity] = [w for c in workspace.components for w in c.warnings()]
-    assert found["zero-one"] == []
+    assert found["zero-one"] == found["site"] == []
     (warning,) = found["z-score"]
-    assert "z-score" in warning
+    assert "cse changes almost nothing" in warning
 
 
 @pytest.mark.parametrize(("statistics", "numbers"), [("scalar", 1), ("channel", 2)])
 def test_the_declared_shapes_follow_the_statistics(statistics: str, numbers: int) -> None:
     declared = build_workspace(tiny_recipe(f"fedavg+cse(statistics={statistics})"), tiny_task()).declared()["cse"]
     assert {one.name: one.shape for one in declared} == {"mean": (numbers,), "deviation": (numbers,)}
+
+
+def polar_site(name: str, dark: bool, data: DataSettings) -> SiteData:
+    """Discs that are darker than a bright ground, or brighter than a dark one, among others of the opposite kind.
+
+    Eight images train and four test. What a disc is, only the brightness of the image tells.
+    """
+    generator, count, size = torch.Generator().manual_seed(sum(map(ord, name))), 12, 20
+    grid = torch.stack(torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")).float()
+    kinds = torch.zeros(2, count, size, size)
+    for kind, image, _ in np.ndindex(2, count, 3):
+        centre = torch.randint(3, size - 3, (2, 1, 1), generator=generator)
+        kinds[kind, image][(grid - centre).square().sum(0) < 8] = 1
+    wanted, others = kinds[0], kinds[1] * (1 - kinds[0])
+    ground = (0.75 if dark else 0.25) + 0.05 * torch.randn(count, 1, 1, generator=generator)
+    noise = 0.05 * torch.randn(count, size, size, generator=generator)
+    images = (ground + 0.25 * (-1 if dark else 1) * (wanted - 0.9 * others) + noise).clamp(0, 1)[:, None]
+    samples = [Sample(name, f"{name}{i}", f"{name}{i}", None, None, None) for i in range(count)]
+    moments = None
+    if data.intensity == "site":
+        moments = SiteMoments(
+            {s.name: moments_of(image, False) for s, image in zip(samples, images, strict=True)}, data
+        )
+    found = ImageSet(images, wanted.to(torch.uint8), torch.ones(count, dtype=torch.bool), samples, moments=moments)
+    found = found if moments is None else found.by_site(moments.of([sample.name for sample in samples[:8]]))
+    return SiteData(name, found, {"train": torch.arange(8), "val": torch.arange(8, 12), "test": torch.arange(8, 12)})
+
+
+def polar_dice(method: str, intensity: str, folder: Path) -> float:
+    """Mean Dice of both sites' test images after training on the two of them."""
+    training = {"rounds": 24, "local_epochs": 2, "batch_size": 4, "validate_every": 24, "select": "last"}
+    recipe = tiny_recipe(
+        method, network={"width": 4, "norm": "instance"}, training=training, data={"intensity": intensity}, seed=1
+    )
+    workspace = build_workspace(recipe, Task(("background", "disc"), 1, 2))
+    data = [polar_site("dark", True, recipe.data), polar_site("bright", False, recipe.data)]
+    sites = {one.site: Site(one, SiteStore(folder / one.site)) for one in data}
+    server = Server(workspace, InProcess(workspace, sites), list(sites), folder / "server", Observer())
+    server.fit()
+    workspace.load(server.state.weights)
+    scores = []
+    for one in data:
+        images, labels = one.images.batch(one.splits["test"])
+        predicted = workspace.predict(images).argmax(1)
+        scores.append(float(2 * (predicted * labels).sum() / (predicted.sum() + labels.sum())))
+    return sum(scores) / 2
+
+
+def test_cse_does_not_harm_sites_of_opposite_polarity_whose_intensities_are_their_own(tmp_path: Path) -> None:
+    """On raw intensities it swaps the brightness that tells the polarity, and takes tens of points."""
+    dice = {
+        (intensity, method): polar_dice(method, intensity, tmp_path / intensity / method)
+        for intensity in ("full-range", "site")
+        for method in ("fedavg", "fedavg+cse")
+    }
+    assert dice["full-range", "fedavg+cse"] < dice["full-range", "fedavg"] - 0.2
+    assert dice["site", "fedavg+cse"] > dice["site", "fedavg"] - 0.1
+    assert dice["site", "fedavg+cse"] > dice["full-range", "fedavg+cse"] + 0.1

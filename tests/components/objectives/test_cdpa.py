@@ -13,6 +13,8 @@ from mixed_sites import another_step
 from polyclinic.components.base import Context
 from polyclinic.components.objectives.cdpa import Cdpa
 from polyclinic.components.step import Step
+from polyclinic.components.toolbox.prototypes.bank import Prototypes
+from polyclinic.components.toolbox.prototypes.views import MapView
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Task
 from polyclinic.federation.workspace import build_workspace
@@ -76,7 +78,7 @@ def dense(case: Any, stream: str, stride: int, context: str) -> tuple[Tensor, Te
 def naive_loss(case: Any, shared: dict[str, Tensor], strides: dict[str, int], **settings: Any) -> Tensor:
     """Eqs. 15-17 pixel by pixel."""
     tau, context = settings.get("tau", 0.4), settings.get("context", "adjacent")
-    everything, total = settings.get("anchors") == "all", torch.zeros(())
+    everything, total = settings.get("anchors", "all") == "all", torch.zeros(())
     for stream in ("encoder", "decoder"):
         rows, labels = dense(case, stream, strides[stream], context)
         vectors, owners = shared[stream], shared[f"{stream}_classes"]
@@ -106,7 +108,7 @@ def naive_loss(case: Any, shared: dict[str, Tensor], strides: dict[str, int], **
         {"classes": 2},
         {"context": "deepest"},
         {"encoder_stride": 1, "decoder_stride": 4, "context": "deepest", "classes": 2},
-        {"anchors": "all", "tau": 0.1},
+        {"anchors": "foreground", "tau": 0.1},
         {"consistency": "sum"},
         {"size": 12, "depth": 2},
     ],
@@ -192,8 +194,8 @@ def test_only_the_last_epoch_makes_prototypes() -> None:
     assert not case.component.share(None)["encoder_pixels"].any()
 
 
-def test_no_foreground_in_the_batch_gives_zero_and_no_gradient() -> None:
-    case = setting()
+def test_released_anchors_without_foreground_in_the_batch_give_zero_and_no_gradient() -> None:
+    case = setting(anchors="foreground")
     receive(case, global_prototypes(case))
     case.step.labels = torch.zeros_like(case.step.labels)
     terms = case.component.loss(case.step)
@@ -202,7 +204,7 @@ def test_no_foreground_in_the_batch_gives_zero_and_no_gradient() -> None:
     assert all(g is None or not g.any() for g in gradients)
 
 
-def test_foreground_without_a_prototype_is_left_out() -> None:
+def test_a_class_without_a_prototype_is_left_out() -> None:
     case = setting()
     receive(case, global_prototypes(case, (0, 2)))
     torch.testing.assert_close(
@@ -211,6 +213,50 @@ def test_foreground_without_a_prototype_is_left_out() -> None:
         rtol=1e-5,
         atol=1e-5,
     )
+
+
+def test_without_foreground_in_the_batch_the_background_is_aligned_alone() -> None:
+    case = setting()
+    shared = global_prototypes(case)
+    receive(case, shared)
+    case.step.labels = torch.zeros_like(case.step.labels)
+    wanted = naive_loss(case, shared, {"encoder": 4, "decoder": 4})
+    assert wanted > 0
+    torch.testing.assert_close(sum(case.component.loss(case.step).values()), wanted, rtol=1e-5, atol=1e-5)
+
+
+def class_means_after_shared_shifts(anchors: str) -> Tensor:
+    """Class means ``(2, channels)`` when one vector, added to all pixels, is all that the loss can train.
+
+    Pixels are two overlapping clouds, a quarter of them foreground; prototypes follow the pixels every round.
+    """
+    generator = torch.Generator().manual_seed(0)
+    component = Cdpa(Cdpa.Settings(anchors=anchors), Context(Task(("background", "vessel"), 1, 2)))
+    labels = (torch.rand(1, 24, 24, generator=generator) < 0.25).long()
+    pixels = 0.2 * torch.randn(2, 16, generator=generator)[labels].movedim(-1, 1)
+    pixels = pixels + torch.randn(pixels.shape, generator=generator)
+    shift = torch.zeros(1, 16, 1, 1, requires_grad=True)
+
+    def means() -> Tensor:
+        sums, counts = MapView(pixels + shift.detach(), labels).class_sums(2)
+        return sums / counts[:, None]
+
+    for _ in range(20):
+        prototypes = Prototypes(means(), torch.tensor([0, 1]), 2)
+        for _ in range(10):
+            loss = sum(component.align(MapView(pixels + shift, labels), prototypes).values(), torch.zeros(()))
+            (gradient,) = torch.autograd.grad(loss, shift)
+            shift = (shift - gradient).detach().requires_grad_()
+    return means()
+
+
+@pytest.mark.parametrize(("anchors", "collapses"), [("all", False), ("foreground", True)])
+def test_cdpa_does_not_pull_the_classes_together(anchors: str, collapses: bool) -> None:
+    """With anchors of the foreground alone a shift of all pixels lowers the loss and separates nothing."""
+    first, second = class_means_after_shared_shifts(anchors)
+    cosine = float(F.cosine_similarity(first, second, dim=0))
+    assert cosine > 0.95 if collapses else cosine < 0.3
+    assert Cdpa.Settings().anchors == "all"
 
 
 def test_half_precision_features_give_a_float32_loss() -> None:

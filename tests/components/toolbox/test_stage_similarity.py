@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyclinic.components.features.afa import FeatureAlignment
 from polyclinic.components.toolbox.stage_similarity import (
     cosine,
     pairwise_products,
@@ -48,6 +49,21 @@ def test_weights_are_those_of_the_equation_and_sum_to_one(
         assert float(found.min()) >= 1 / (2 * sites) - 1e-12
         symmetric = stage_weights(torch.from_numpy(c + c.swapaxes(1, 2)), torch.from_numpy(base), reading)
         assert float(symmetric.max()) <= (0.5 if reading == "row" else 0.25 + 0.5 / sites) + 1e-12
+
+
+def test_a_stage_is_read_before_what_makes_all_sites_alike_and_later_ones_after_it() -> None:
+    network = build_network(tiny_task(), NetworkSettings(width=2, depth=2), seed=0)
+    probes, stages = torch.rand(3, 2, 16, 16), stage_names(network)
+    plain = stage_outputs(network, probes, stages)
+    alignment = FeatureAlignment(network.widths["bottleneck"])
+    network.insert("bottleneck", "afa", alignment)
+    alignment.mean.fill_(5.0)
+    alignment.deviation.fill_(2.0)
+    alignment.count.fill_(3)
+    aligned = stage_outputs(network, probes, stages)
+    before = [stage for stage in stages if torch.equal(plain[stage], aligned[stage])]
+    assert before == [stage for stage in stages if stage.startswith("encoder")] + ["bottleneck"]
+    assert not torch.allclose(plain["head"], aligned["head"])
 
 
 @pytest.mark.parametrize("reading", ["row", "global"])

@@ -35,6 +35,7 @@ from support import assert_same, write_tiny_federation
         ("fedbn", "south", {"data": {"labelled": 2}}, "all"),
         ("fedavg", "south", {"protocol": {"kind": "k-fold", "folds": 2}}, "fold-2"),
         ("fedavg", "north", {"protocol": {"kind": "leave-one-site-out"}}, "without-south"),
+        ("fedavg", "south", {"data": {"intensity": "site"}}, "all"),
     ],
 )
 def test_a_request_handler_does_what_the_site_in_one_process_does(
@@ -56,6 +57,8 @@ def test_a_request_handler_does_what_the_site_in_one_process_does(
         for split in ("val", "test"):
             scored = handler.answer(request_for("evaluate", recipe, Broadcast(number, weights), part, split))
             assert scored == site.evaluate(workspace, Broadcast(number, weights), split, split == "test")
+    kept = tmp_path / "home" / "runs" / "run-1" / part / "intensity.json"
+    assert kept.exists() == ("intensity" in sections.get("data", {}))
 
 
 def test_a_site_that_is_left_out_is_tested_with_all_images_and_does_not_train(

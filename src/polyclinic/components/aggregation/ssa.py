@@ -17,6 +17,9 @@ The paper uploads ``g_m``. Here a site shares ``mu_m``, ``sigma_m`` of each chan
 recipe's seed and the round, so the server draws the same probes. All sites have the same noise (``shared_noise``),
 which takes chance out of the cosines. The paper's distributed variant is ``where = "sites"``: sites run their own
 probe and share the outputs, for a small probe; the server compares them.
+
+With AFA the bottleneck is compared before eq. 12, which gives the features of all sites one mean and deviation and
+would hide how far the models are apart; the authors' FedSODA, which has no AFA, reads the stage there too.
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ class FeatureAlignment(nn.Module):
     number of sites behind them. While ``collecting`` is set, the next batch in train mode is added to the moments.
     """
 
+    aligns_sites = True  # SSA compares what comes before: afterwards all sites have one mean and deviation
     mean: Tensor
     deviation: Tensor
     count: Tensor

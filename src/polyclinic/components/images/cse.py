@@ -10,9 +10,14 @@ Analysis 2025. No code was released. ``x`` is an image with ``N`` pixels, ``M`` 
 Departures. The paper exchanges styles every epoch; here it is every round, with the weights. Its mask is rotated and
 flipped; that leaves four equally likely halves, which are drawn directly and so fit images that are not square (in 3D
 the two halves of every axis). A site's own style is left out of its draw (``exclude_self``); the paper draws from all.
-The deviation is ``sqrt(variance + 1e-12)``. Where ``data.intensity`` scales images to 0-1, ``x_style`` is clamped to
+The deviation is ``sqrt(variance + 1e-12)``. Where ``data.intensity`` bounds values, to 0-1, ``x_style`` is clamped to
 that (``clamp``). A site that is absent stays in the pool with its last style. Styles are those of labelled images after
 augmentation, which alone are changed; the views of unlabelled images are left as they are.
+
+On raw intensities a style tells what an image is where sites differ in polarity: nuclei that are darker than their
+ground are in bright images, brighter ones in dark images. (8) moves the brightness and keeps the polarity, and so makes
+images that no site has. ``data.intensity = "site"`` takes the brightness of sites out first, as the authors' FedSODA
+does; what is exchanged then is how images differ from their site's mean.
 """
 
 from __future__ import annotations
@@ -76,16 +81,16 @@ class Cse(Component):
 
         statistics: Literal["scalar", "channel"] = Field("scalar", description="of a whole image, or of each channel")
         exclude_self: bool = Field(True, description="leave the own style out of the draw")
-        clamp: bool = Field(True, description="keep styled pixels between 0 and 1 where the images are there")
+        clamp: bool = Field(True, description="keep styled pixels in the images' range, where data.intensity has one")
         probability: float = Field(1.0, ge=0, le=1, description="of changing an image; 0 switches the component off")
 
     def warnings(self) -> list[str]:
         """Standardised images have no style left."""
-        if self.context.intensity != "z-score" or not self._on:
+        if self.context.keeps_style or not self._on:
             return []
         return [
-            "cse changes almost nothing: with data.intensity = z-score the images of all sites have about mean 0 and "
-            "deviation 1; use full-range (pictures) or zero-one."
+            "cse changes almost nothing: data.intensity gives every image mean 0 and deviation 1; use site, whose "
+            "images still differ from each other, or full-range (pictures) or zero-one."
         ]
 
     @property
@@ -136,8 +141,8 @@ class Cse(Component):
         side = torch.randint(2 * len(spatial_ones), (count,), generator=generator).to(device)
         shift, scale = (values[style].reshape(count, -1, *spatial_ones) for values in (means, deviations))
         styled = torch.addcmul(shift, normal, scale)
-        if self.settings.clamp and self.context.intensity in ("full-range", "zero-one", "percentile"):
-            styled.clamp_(0, 1)
+        if self.settings.clamp and self.context.value_range is not None:
+            styled.clamp_(*self.context.value_range)
         original = halves(images.shape[2:], device)[side]
         if self.settings.probability < 1:
             spared = torch.rand(count, generator=generator) >= self.settings.probability

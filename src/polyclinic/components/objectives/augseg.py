@@ -114,7 +114,7 @@ class AugSeg(Component):
 
     def _scale(self) -> tuple[bool, bool]:
         """Whether images are in colour, and whether 0 and 1 are black and white."""
-        task, unit = self.context.task, self.context.intensity not in ("z-score", "none")
+        task, unit = self.context.task, self.context.value_range == (0.0, 1.0)
         pictures = task.spatial_dims == 2 and task.channels == 3 and not task.neighbours
         return pictures and unit if self.settings.colour == "auto" else bool(self.settings.colour), unit
 

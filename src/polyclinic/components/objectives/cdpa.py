@@ -8,8 +8,12 @@ Departures: losses are means over pixels, channels and the two streams, as in th
 768 channels would swamp the segmentation loss (``consistency = "sum"`` has them). The temperature of eq. 20 divides the
 cosine of eq. 15. The contrast is a log-sum-exp; the released code clamps exponentials, which has no gradient at
 ``tau = 0.005`` (``contrast = "released"``). Both streams live on a grid of a quarter of the image's size; the released
-code has the encoder's at full size, by the order of a list (``encoder_stride = 1``). Anchors are foreground pixels, as
-in the released code. Prototypes are means over all pixels of the last epoch (eq. 9), not over batch means.
+code has the encoder's at full size, by the order of a list (``encoder_stride = 1``). Prototypes are means over all
+pixels of the last epoch (eq. 9), not over batch means.
+
+Anchors are pixels of all classes, the background too, as eqs. 15-16 sum them. The released code leaves the background
+out (``anchors = "foreground"``). Then moving every pixel along ``q_foreground - q_background`` lowers the loss, and
+nothing pulls back: prototypes follow, and the classes end on one ray.
 """
 
 from __future__ import annotations
@@ -59,13 +63,18 @@ class Cdpa(PrototypeComponent):
         """``tau``: temperature, 0.005 (histology) and 0.4 (prostate) in the paper."""
 
         tau: float = Field(0.4, gt=0, description="temperature: 0.005 for histology and 0.4 for prostate in the paper")
-        weight: float = Field(1.0, ge=0, description="of both losses; 1 in eq. 17")
+        weight: float = Field(
+            1.0, ge=0, description="of both losses; 1 in eq. 17; 0.1 has been the safer choice so far"
+        )
         channels: int = Field(256, ge=1, description="of each fused level")
         context: ContextRule = Field("adjacent", description="eq. 10, or the deepest level as in the released code")
         levels: tuple[int, ...] | None = Field(None, description="levels that are used, 0 the finest; all by default")
         encoder_stride: int = Field(4, ge=1, description="image size over grid size; 1 in the released code")
         decoder_stride: int = Field(4, ge=1, description="the same for the decoder; 4 in the released code")
-        anchors: Literal["foreground", "all"] = Field("foreground", description="pixels that are aligned")
+        anchors: Literal["all", "foreground"] = Field(
+            "all",
+            description="pixels that are aligned: of all classes (eqs. 15-16); foreground: as in the released code",
+        )
         contrast: InfoNceForm = Field("lse", description="released: exponentials clamped as in the released code")
         consistency: Literal["mean", "sum"] = Field("mean", description="over channels and streams; eq. 16 sums")
         prototypes: Literal["pixels", "batches"] = Field(

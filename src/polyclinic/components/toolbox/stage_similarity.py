@@ -33,18 +33,23 @@ def stage_names(network: SegmentationNetwork) -> list[str]:
 def stage_outputs(network: SegmentationNetwork, probes: Tensor, stages: list[str]) -> Tensors:
     """Outputs of the stages in eval mode, ``(probes, values)`` each, for probes ``(probes, channel, *spatial)``.
 
-    Probes go through one by one: a batch norm without statistics then gives the same for any number of them.
+    Probes go through one by one: a batch norm without statistics then gives the same for any number of them. A stage is
+    read before a module at its end that makes all sites' features alike (``aligns_sites``), which would hide how alike
+    they are.
     """
     outputs: dict[str, list[Tensor]] = {stage: [] for stage in ("head", *stages)}
 
-    def keep(stage: str) -> Callable[[nn.Module, object, Tensor], None]:
-        def hook(module: nn.Module, inputs: object, output: Tensor) -> None:  # noqa: ARG001
-            outputs[stage].append(output.float().flatten(1))
+    def keep(stage: str, before: bool) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG001
+            outputs[stage].append((inputs[0] if before else output).float().flatten(1))
 
         return hook
 
-    outlets = network.outlets()
-    hooks = [outlets[stage].register_forward_hook(keep(stage)) for stage in stages if stage != "head"]
+    outlets, hooks = network.outlets(), []
+    for stage in (stage for stage in stages if stage != "head"):
+        aligning = [module for module in outlets[stage].children() if getattr(module, "aligns_sites", False)]
+        outlet = aligning[0] if aligning else outlets[stage]
+        hooks.append(outlet.register_forward_hook(keep(stage, before=bool(aligning))))
     try:
         with evaluating(network):
             for probe in torch.split(probes, 1):

@@ -62,7 +62,7 @@ def outline(recipe: Recipe, method: Method) -> Outline | None:
         recipe = with_changes(recipe, {"network.weights": "random"})
     context = Context(
         task, recipe.training, recipe.policies, recipe.seed, recipe.protocol.kind == "leave-one-site-out", size,
-        recipe.data.intensity,
+        recipe.data.value_range, recipe.data.keeps_style,
     )  # fmt: skip
     try:
         with torch.device("meta"):

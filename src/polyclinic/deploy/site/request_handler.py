@@ -240,7 +240,7 @@ class RequestHandler:
 
     def _data(self, opened: _OpenRecipe, part: ProtocolPart, policy: Policy, run: str) -> SiteData:
         """The site's prepared images for a part of the protocol; images of the last part are reused if possible."""
-        key = self._fingerprint("\n".join(split_files([part]).values()))
+        key = self._fingerprint("\n".join([run, part.name, *split_files([part]).values()]))
         if key not in opened.data:
             items = part.items(opened.federation, self.settings.name)
             if items not in opened.images:
@@ -248,7 +248,8 @@ class RequestHandler:
                 self.log(f"reading {len(items)} images")
                 images = prepare_items(opened.federation, recipe, items, self.processes, self.log)
                 opened.images = {items: images}
-            opened.data = {key: site_data(self.settings.name, opened.images[items], part)}
+            folder = self.home / "runs" / run / part.name
+            opened.data = {key: site_data(self.settings.name, opened.images[items], part, folder, fixed=True)}
         return opened.data[key]
 
     def _with_room(self, opened: _OpenRecipe, items: tuple[Item, ...], policy: Policy, run: str) -> Recipe:
@@ -276,7 +277,8 @@ class RequestHandler:
         recipe = opened.recipe
         if policy.split == "own":
             seed = int(self._fingerprint("split")[:15], 16)
-            recipe = with_changes(recipe, {"seed": seed, "data.split_from": "auto"})
+            # Without the server's seed of labels: with it a server could ask for one set of labels after another.
+            recipe = with_changes(recipe, {"seed": seed, "data.label_seed": None, "data.split_from": "auto"})
         return site_part(opened.federation, recipe, self.settings.name, name, opened.workspace.method.all_labels)
 
     def _describe(self, opened: _OpenRecipe, policy: Policy, request: Request) -> Description:

@@ -1,0 +1,48 @@
+"""A study as a chart: the average of each method over the values of the key."""
+
+from __future__ import annotations
+
+from polyclinic.report.page.chart import Chart, axis, chart_text, rounded
+from polyclinic.report.page.colours import method_style
+from polyclinic.report.page.results import Results
+from polyclinic.report.study import StudyTable
+from polyclinic.report.tables import metric_scale, metric_unit
+
+
+def study_chart(results: Results, table: StudyTable) -> Chart:
+    """A line a method, with bars of one standard deviation where there are several seeds."""
+    scale, data = metric_scale(table.metric), []
+    order = {method: number for number, method in enumerate(results.grids[0].methods)}
+    numbers = [_number(value) for value in table.values]
+    numeric = all(number is not None for number in numbers)
+    places = sorted(range(len(numbers)), key=lambda place: numbers[place] or 0.0) if numeric else range(len(numbers))
+    for method in table.methods:
+        colour, dash, marker = method_style(order.get(method, 0))
+        values = [table.values[place] for place in places]
+        means = [table.mean(method, value) for value in values]
+        bars = [table.deviation(method, value) for value in values]
+        data.append(
+            {
+                "type": "scatter", "mode": "lines+markers", "name": chart_text(method), "showlegend": False,
+                "meta": {"method": order.get(method, 0)}, "x": [numbers[p] if numeric else chart_text(table.values[p]) for p in places],
+                "y": rounded(None if m is None else m * scale for m in means), "hovertemplate": "%{y:.2f}",
+                "line": {"color": colour, "dash": dash, "width": 2}, "marker": {"color": colour, "symbol": marker, "size": 7},
+                "error_y": {"type": "data", "array": rounded(None if b is None else b * scale for b in bars),
+                            "color": f"{colour}/0.6", "thickness": 1.2, "width": 4, "visible": any(b is not None for b in bars)},
+            }
+        )  # fmt: skip
+    x = axis(chart_text(table.key), **({} if numeric else {"type": "category"}))
+    unit = " in %" if metric_unit(table.metric) == "percent" else ""
+    layout = {"xaxis": x, "yaxis": axis(f"average {chart_text(table.metric)}{unit}"), "hovermode": "x unified"}
+    return Chart(
+        f"Average {table.metric} by {table.key}",
+        "Average over sites; bars are one standard deviation over seeds, where there are several.",
+        data, layout, 380,
+    )  # fmt: skip
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -17,6 +17,7 @@ from polyclinic.cli.explain import explain
 from polyclinic.cli.keys import app as keys_app
 from polyclinic.cli.methods import methods
 from polyclinic.cli.predict import predict
+from polyclinic.cli.report import report
 from polyclinic.cli.run import run
 from polyclinic.cli.server import server
 from polyclinic.cli.site import app as site_app
@@ -53,6 +54,7 @@ app.command()(run)
 app.command()(compare)
 app.command()(ablate)
 app.command()(study)
+app.command()(report)
 app.command()(predict)
 app.command()(methods)
 app.command()(explain)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import write_text
+from polyclinic.core.files import write_private, write_text
 from polyclinic.report.page.build import Extras, build_page, check_metric
 from polyclinic.report.page.exchange import Declared
 from polyclinic.report.page.opening import answer
@@ -30,25 +29,36 @@ class ReportFiles:
 
 
 def write_report(
-    results: Results, out: Path, metric: str | None, declared: Declared | None, no_pictures: Mapping[Path, str]
+    results: Results, out: Path, metric: str | None = None, declared: Declared | None = None, no_pictures: str = ""
 ) -> ReportFiles:
-    """Write the page and the figures. ``no_pictures`` says of a grid's folder why it has no pictures."""
+    """Write the page and the figures. ``no_pictures`` says why there are none; without it those in ``gallery`` are shown.
+
+    A page with pictures of patients can be read by its owner alone.
+    """
     refuse_other_file(out)
     metric = check_metric(results, metric)
-    extras = {grid.folder: extras_of(grid, metric, no_pictures.get(grid.folder, "")) for grid in results.grids}
+    extras = all_extras(results, metric, no_pictures)
     page = build_page(results, metric, extras, declared)
-    write_text(out, page.html())
+    if page.gallery["cases"]:
+        write_private(out, page.html().encode())
+    else:
+        write_text(out, page.html())
     figures = write_figures(results, metric, results.folder / "figures")
     grids = [_headline(grid, metric, extras[grid.folder].statistics) for grid in results.grids]
     headline = {"kind": results.kind, "question": page.title, "metric": metric, "comparisons": grids}
+    headline["pictures"] = bool(page.gallery["cases"])
     return ReportFiles(out, figures, headline)
 
 
-def extras_of(grid: Grid, metric: str, no_pictures: str = "") -> Extras:
-    """What the page of a grid shows beside its record."""
-    pictures = None if no_pictures else read_gallery(grid.folder)
-    features = None if no_pictures else read_features(grid.folder)
-    return Extras(statistics_of(grid, metric), pictures, features, no_pictures)
+def all_extras(results: Results, metric: str, no_pictures: str = "") -> dict[Path, Extras]:
+    """What the page shows beside the record, by the folder of a grid; the pictures of a study are of its first grid."""
+    found = {}
+    for number, grid in enumerate(results.grids):
+        reason = no_pictures or (f"they are of {results.grids[0].title}." if number else "")
+        pictures = None if reason else read_gallery(results.folder)
+        features = None if reason else read_features(results.folder)
+        found[grid.folder] = Extras(statistics_of(grid, metric), pictures, features, reason)
+    return found
 
 
 def statistics_of(grid: Grid, metric: str) -> GridStatistics | None:

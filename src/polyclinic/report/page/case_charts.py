@@ -8,7 +8,9 @@ from math import isnan
 from polyclinic.evaluation.aggregate import Row, mean
 from polyclinic.report.page.chart import Chart, Trace, axis, chart_text, rounded
 from polyclinic.report.page.colours import method_style
+from polyclinic.report.page.opening import metric_name
 from polyclinic.report.page.results import Grid
+from polyclinic.report.page.score_tables import distances
 from polyclinic.report.tables import metric_scale, metric_unit
 
 _ROW = 19  # pixels of a box
@@ -67,16 +69,13 @@ def case_chart(grid: Grid, metric: str) -> Chart | None:
     if not data:
         return None
     names = [chart_text(site) for site in sites]
-    unit = {"percent": " in %", "distance": f" in {_distances(grid)}", "none": ""}[metric_unit(metric)]
+    unit = {"percent": " in %", "distance": f" in {distances(grid)}", "none": ""}[metric_unit(metric)]
     layout = {
         "boxmode": "group", "boxgap": 0.28, "boxgroupgap": 0.16, "hovermode": "closest",
-        "xaxis": axis(f"{chart_text(metric)} of a case{unit}"),
+        "xaxis": axis(f"{chart_text(metric_name(metric))} of a case{unit}"),
         "yaxis": {"type": "category", "categoryorder": "array", "categoryarray": names, "autorange": "reversed"},
     }  # fmt: skip
     seeds = ", the mean over the seeds that tested it" if len(grid.seeds) > 1 else ""
     note = f"A point is a case (patient){seeds}; a box holds the middle half of them, its line is the median."
     return Chart(f"{metric} of the cases by site", note, data, layout, 90 + len(names) * (len(data) + 1) * _ROW)
 
-
-def _distances(grid: Grid) -> str:
-    return next((str((run.summary or {}).get("distances", "pixels")) for run in grid.finished), "pixels")

@@ -48,7 +48,7 @@ def cost_charts(costs: Sequence[Cost], metric: str) -> list[Chart]:
     scored = [cost for cost in costs if cost.scores]
     if not scored:
         return []
-    name, unit = chart_text(metric), " in %" if metric_unit(metric) == "percent" else ""
+    name, unit = chart_text(metric_name(metric)), " in %" if metric_unit(metric) == "percent" else ""
     layout: dict[str, Any] = {"yaxis": axis(f"average {name}{unit}"), "hovermode": "closest"}
     seconds = [_point(cost, cost.seconds, metric) for cost in scored]
     moved = [cost for cost in scored if not cost.images_leave]

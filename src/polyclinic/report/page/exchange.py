@@ -18,12 +18,20 @@ Declared = Callable[[Path], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
+class MethodRows:
+    """One method; a row is what, bytes from a site in a round, tensors, declared as."""
+
+    index: int
+    method: str
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
 class Exchange:
     """What left by method and component; ``remarks`` are sentences about single methods; ``by_site`` is a whole run."""
 
     sentence: str
-    by_component: list[list[str]]
-    swatches: list[int]
+    by_component: list[MethodRows]
     remarks: list[str]
     by_site: SortableTable
 
@@ -33,11 +41,10 @@ def exchange_of(grid: Grid, declared: Declared | None) -> Exchange | None:
     started = [method for method in grid.methods if any(run.events for run in grid.of(method))]
     if not started:
         return None
-    rows, swatches, remarks = list[list[str]](), list[int](), list[str]()
+    methods, remarks = list[MethodRows](), list[str]()
     for method in started:
-        own, words = _method(grid, method, declared)
-        rows += own
-        swatches += [grid.methods.index(method)] * len(own)
+        rows, words = _method(grid, method, declared)
+        methods += [MethodRows(grid.methods.index(method), method, rows)] if rows else []
         remarks += [f"{method}: {words}"] if words else []
     pooled = [m for m in started if any((r.summary or {}).get("images_leave") for r in grid.of(m))]
     sentence = (
@@ -45,11 +52,11 @@ def exchange_of(grid: Grid, declared: Declared | None) -> Exchange | None:
         if pooled
         else "Images and labels never left a site. What did is listed here, by component, as it was declared and measured."
     )
-    return Exchange(sentence, rows, swatches, remarks, _by_site(grid, started))
+    return Exchange(sentence, methods, remarks, _by_site(grid, started))
 
 
 def _method(grid: Grid, method: str, declared: Declared | None) -> tuple[list[list[str]], str]:
-    """Rows of method, what, bytes from a site in a round, tensors, declared as; and a remark."""
+    """The rows of a method, and a remark about it."""
     runs = [run for run in grid.of(method) if run.events]
     facts, problem = _declared(runs[0], declared)
     measured = _measured(runs)
@@ -58,11 +65,11 @@ def _method(grid: Grid, method: str, declared: Declared | None) -> tuple[list[li
     if total:
         count = str(facts.get("weights", {}).get("tensors", ""))
         size = readable_bytes(total - sum(measured.values()))
-        rows.append([method, "trained weights", size, count, "weights of the network"])
+        rows.append(["trained weights", size, count, "weights of the network"])
     for component, size_of_all in measured.items():
         tensors = [row for row in facts.get("shared", []) if row["component"] == component]
         words = "; ".join(f"{row['tensor']} {_shape(row['shape'])}: {row['what']}" for row in tensors)
-        rows.append([method, component, readable_bytes(size_of_all), str(len(tensors) or ""), words])
+        rows.append([component, readable_bytes(size_of_all), str(len(tensors) or ""), words])
     return rows, _words(facts, problem, total)
 
 

@@ -33,14 +33,13 @@ def _chart(panel: Panel) -> Chart:
         "yaxis2": {"range": y, "showticklabels": False},
         "hovermode": "closest",
     }
-    note = "A point is a site's mean feature; colours are sites" + (", shapes are classes" if len(labels) > 1 else "")
-    note += ". The closer sites lie, the less a feature says where an image comes from."
+    note = "Colours are sites" + (", shapes are classes. " if len(labels) > 1 else ". ") + _between(panel)
     return Chart(panel.title, f"{note} {panel.note}".strip(), [t for t in data if t["x"]], layout, 380)
 
 
 def _trace(site: str, label: str | None, points: list[Point], half: int, sites: list[str], labels: list[Any]) -> dict[str, Any]:
     colour, _ = site_style(sites.index(site))
-    name = site if label is None else f"{site}, {label}"
+    name = site if label is None or len(labels) == 1 else f"{site}, {label}"
     return {
         "type": "scatter", "mode": "markers", "x": rounded(p.x for p in points), "y": rounded(p.y for p in points),
         "name": chart_text(name), "legendgroup": chart_text(name), "showlegend": half == 0,
@@ -48,6 +47,14 @@ def _trace(site: str, label: str | None, points: list[Point], half: int, sites: 
         "text": [chart_text(name)] * len(points),
         "marker": {"color": f"{colour}/0.85", "size": 9, "symbol": MARKERS[labels.index(label) % len(MARKERS)]},
     }  # fmt: skip
+
+
+def _between(panel: Panel) -> str:
+    """The closer sites lie together, the less a feature says where an image comes from."""
+    if panel.between_sites.keys() != {"before", "after"}:
+        return ""
+    before, after = (panel.between_sites[when] for when in ("before", "after"))
+    return f"{before:.0%} of the variance lies between sites before, {after:.0%} after."
 
 
 def _range(values: list[float]) -> list[float]:

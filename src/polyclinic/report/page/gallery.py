@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from polyclinic.report.page.opening import metric_name
-from polyclinic.report.page.pictures import Case, Pictures
+from polyclinic.report.page.pictures import Case, Pictures, Skipped
 from polyclinic.report.page.results import Grid
 from polyclinic.report.tables import value_text
 
@@ -34,9 +34,14 @@ def gallery_context(store: dict[str, Any], pictures: Pictures | None, grid: Grid
         "classes": classes,
         "metric": metric_name(gallery.metric),
         "reference": gallery.reference,
-        "skipped": [{"site": one.site, "reason": one.reason} for one in gallery.skipped],
+        "skipped": [_skipped(one) for one in gallery.skipped],
     }
     return {"gallery": context}
+
+
+def _skipped(one: Skipped) -> str:
+    who = " ".join(name for name in (one.method, f"at {one.site}" if one.site else "") if name)
+    return f"No picture{f' of {who}' if one.method else f' {who}' if who else ''}: {one.reason}"
 
 
 def _slices(case: Case, methods: list[str]) -> dict[str, Any]:
@@ -63,5 +68,5 @@ def _case(case: Case, methods: list[str], metric: str, grid: Grid, number: int) 
     return {
         "number": number, "rank": case.rank, "case": case.case, "seed": case.seed, "part": case.part, "tiles": tiles,
         "slices": len(case.slices), "first": case.first, "index": case.slices[case.first].index,
-        "height": max(height, 1), "width": max(width, 1), "small": max(height, width) <= _SMALL,
+        "height": max(height, 1), "width": max(width, 1), "small": max(height, width) <= _SMALL, "count": len(tiles) + 1,
     }  # fmt: skip

@@ -57,9 +57,10 @@ class Case(_Model):
 
 
 class Skipped(_Model):
-    """A site without pictures, and why."""
+    """A site, or a method at a site, without pictures, and why; an empty name stands for all."""
 
-    site: str
+    site: str = ""
+    method: str = ""
     reason: str
 
 
@@ -93,6 +94,8 @@ class Panel(_Model):
     explained: list[float]
     before: list[Point]
     after: list[Point]
+    between_sites: dict[Literal["before", "after"], float] = Field(default_factory=dict)
+    """The share of the variance that lies between sites."""
     note: str = ""
 
 

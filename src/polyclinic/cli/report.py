@@ -19,7 +19,8 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file. [default: DIR/report.html]")] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     no_pictures: Annotated[
-        bool, typer.Option("--no-pictures", help="Without images, predictions and features: quick, and fit to be sent on.")
+        bool,
+        typer.Option("--no-pictures", help="Without images, predictions and features: quick, and fit to be sent on."),
     ] = False,
     metric: Annotated[str | None, typer.Option("--metric", help="The metric of the page. [default: dice]")] = None,
     reference: Annotated[
@@ -27,7 +28,7 @@ def report(
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Write one HTML file that shows everything: the answer, tables, curves, cases, costs, pictures, what left the sites.
+    """Write one HTML file that shows all of it: the answer, tables, curves, cases, costs, pictures, what left.
 
     It opens offline. Figures for a paper, as PDF and SVG, are written to DIR/figures.
     """

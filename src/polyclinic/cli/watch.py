@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,7 +34,8 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Print the view once and end.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print the view once, as JSON.")] = False,
     web: Annotated[
-        bool, typer.Option("--web", help="Show it in the browser, as a page that keeps itself up to date; also a compare.")
+        bool,
+        typer.Option("--web", help="Show it in the browser, as a page that keeps itself up to date; also a compare."),
     ] = False,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="For --web. [default: any free one]")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="For --web: only say the address.")] = False,
@@ -88,18 +89,24 @@ def _serve(
     from polyclinic.report.page.live_page import FolderPage, ServerPage, watched_folder
     from polyclinic.report.page_server import PageServer
     from polyclinic.runs.live_source import open_source
-    from polyclinic.runs.what_leaves import declared_exchange
+
+    def declared(run: Path) -> dict[str, Any]:
+        from polyclinic.runs.what_leaves import declared_exchange  # a network takes PyTorch, which takes seconds
+
+        return declared_exchange(run)
 
     page: FolderPage | ServerPage
     if any((Path(target) / name).is_file() for name in ("recipe.toml", "grid.json", "study.json")):
-        page = watched_folder(Path(target), declared_exchange)
+        page = watched_folder(Path(target), declared)
     else:
         source = open_source(target, ca, token_file, insecure)
         _warn(insecure)
         page = ServerPage(source, source.read())
     server = PageServer(page, port)
     typer.echo(f"{server.address}")
-    typer.echo("Keep the address to yourself: whoever has it and an account here sees the run. Ctrl-C ends this, not the run.")
+    typer.echo(
+        "Keep the address to yourself: whoever has it and an account here sees the run. Ctrl-C ends this, not the run."
+    )
     try:
         with open_privately(server.address, opens):
             server.serve_until_over(every)

@@ -1,7 +1,8 @@
 """Serves a page that is watched, on this machine alone: read only, and for those who know its address.
 
-Run folders may be confidential and other users may have accounts here, so the path begins with a secret. A request must name
-this host, or a page of another origin could read the answers by pointing a name of its own at this address (DNS rebinding).
+Run folders may be confidential and other users may have accounts here, so the path begins with a secret. A request must
+name this host, or a page of another origin could read the answers by pointing a name of its own at this address (DNS
+rebinding).
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class PageServer(ThreadingHTTPServer):
             super().__init__(("127.0.0.1", port), _Handler)
         except (OSError, OverflowError) as error:
             words = getattr(error, "strerror", None) or error
-            raise PolyclinicError(f"--port {port}: cannot be used ({words}); choose another, or leave it out.") from error
+            raise PolyclinicError(
+                f"--port {port}: cannot be used ({words}); choose another, or leave it out."
+            ) from error
 
     @property
     def address(self) -> str:
@@ -71,7 +74,11 @@ class PageServer(ThreadingHTTPServer):
         parts = urlsplit(path)
         place = parts.path.removeprefix(f"/{self.secret}/")
         known = parts.path.split("/")
-        if len(known) != 3 or not hmac.compare_digest(known[1].encode(), self.secret.encode()) or place not in ("", "news"):
+        if (
+            len(known) != 3
+            or not hmac.compare_digest(known[1].encode(), self.secret.encode())
+            or place not in ("", "news")
+        ):
             return HTTPStatus.NOT_FOUND, "text/plain", b"Not found."
         try:
             with self.lock:
@@ -93,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 10
     server_version, sys_version = "polyclinic", ""
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         """One of the two paths."""
         port = self.server.server_address[1]
         if self.headers.get("Host") not in (f"127.0.0.1:{port}", f"localhost:{port}"):
@@ -110,5 +117,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+    def log_message(self, format: str, *arguments: object) -> None:
         """Nothing: the terminal is the user's, and the address is a secret."""

@@ -31,7 +31,7 @@ class ReportFiles:
 def write_report(
     results: Results, out: Path, metric: str | None = None, declared: Declared | None = None, no_pictures: str = ""
 ) -> ReportFiles:
-    """Write the page and the figures. ``no_pictures`` says why there are none; without it those in ``gallery`` are shown.
+    """Write the page and the figures. ``no_pictures`` says why there are none; else those in ``gallery`` are shown.
 
     A page with pictures of patients can be read by its owner alone.
     """
@@ -45,7 +45,7 @@ def write_report(
         write_text(out, page.html())
     figures = write_figures(results, metric, results.folder / "figures")
     grids = [_headline(grid, metric, extras[grid.folder].statistics) for grid in results.grids]
-    headline = {"kind": results.kind, "question": page.title, "metric": metric, "comparisons": grids}
+    headline: dict[str, Any] = {"kind": results.kind, "question": page.title, "metric": metric, "comparisons": grids}
     headline["pictures"] = bool(page.gallery["cases"])
     return ReportFiles(out, figures, headline)
 

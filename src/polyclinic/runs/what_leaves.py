@@ -19,7 +19,7 @@ from polyclinic.runs.task_agreement import task_from
 def declared_exchange(run: Path) -> dict[str, Any]:
     """Plain data: how many weights travel and how many stay, and every tensor that a component shares, with its shape.
 
-    The network is built as the recipe says, to know its weights; a method or network that is not known here is an error.
+    The network is built as the recipe says, to know its weights; a method that is not known here is an error.
     """
     folder = RunFolder(run)
     recipe = with_changes(load_recipe(folder.recipe_file), {"engine.device": "cpu"})

@@ -178,7 +178,9 @@ def _chapter(
 
 def check_metric(results: Results, metric: str | None) -> str:
     """The metric of the page: the one that was asked for, or Dice, or else the first one that was measured."""
-    names = dict.fromkeys(name for grid in results.grids for run in grid.finished for name in (run.summary or {})["average"])
+    names = dict.fromkeys(
+        name for grid in results.grids for run in grid.finished for name in (run.summary or {})["average"]
+    )
     if metric is None:
         return "dice" if "dice" in names or not names else next(iter(names))
     if names and metric not in names:

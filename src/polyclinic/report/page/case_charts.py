@@ -78,4 +78,3 @@ def case_chart(grid: Grid, metric: str) -> Chart | None:
     seeds = ", the mean over the seeds that tested it" if len(grid.seeds) > 1 else ""
     note = f"A point is a case (patient){seeds}; a box holds the middle half of them, its line is the median."
     return Chart(f"{metric} of the cases by site", note, data, layout, 90 + len(names) * (len(data) + 1) * _ROW)
-

@@ -1,6 +1,6 @@
 """Charts as plain data for Plotly, which draws them in the browser.
 
-Colours are tokens (``@m0``, ``@m0/0.15``, ``@ink``) that the page resolves for the theme in use, and again when it changes.
+Colours are tokens (``@m0``, ``@m0/0.15``, ``@ink``) that the page resolves for the theme, and again when it changes.
 """
 
 from __future__ import annotations

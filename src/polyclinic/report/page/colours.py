@@ -1,7 +1,8 @@
 """The colours of the page, of its charts and of the figures for papers: a method has one colour everywhere.
 
-Hues follow Okabe and Ito's and Tol's sets for colour-blind readers, darker on white and lighter on black, so that each has a
-contrast of at least 3 to 1 with its background. The ninth method gets the first colour again, with another dash and marker.
+Hues follow Okabe and Ito's and Tol's sets for colour-blind readers, darker on white and lighter on black, so that each
+has a contrast of at least 3 to 1 with its background. The ninth method gets the first colour again, with another dash
+and marker.
 """
 
 from __future__ import annotations

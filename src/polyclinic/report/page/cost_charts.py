@@ -78,7 +78,10 @@ def cost_table(costs: Sequence[Cost], metric: str) -> SortableTable:
             Cell(cost.method),
             _score_cell(cost, metric),
             Cell(f"{cost.seconds:.1f}", cost.seconds),
-            *(Cell("all images") if cost.images_leave else Cell(readable_bytes(n), n) for n in (cost.bytes_up, cost.bytes_down)),
+            *(
+                Cell("all images") if cost.images_leave else Cell(readable_bytes(n), n)
+                for n in (cost.bytes_up, cost.bytes_down)
+            ),
         ]
         for cost in costs
     ]
@@ -101,7 +104,8 @@ def _point(cost: Cost, x: float, metric: str) -> Trace:
         "type": "scatter", "mode": "markers", "name": chart_text(cost.method),
         "x": rounded([x]), "y": rounded([middle * scale]), "text": [chart_text(cost.method)],
         "meta": {"method": cost.index}, "showlegend": False, "cliponaxis": False,
-        "marker": {"color": colour, "size": 10, "symbol": marker}, "hovertemplate": "%{text}: %{y:.2f} at %{x:.4~g}<extra></extra>",
-        "error_y": {"type": "data", "symmetric": False, "array": [above], "arrayminus": [below], "color": f"{colour}/0.6",
-                    "thickness": 1.2, "width": 4},
+        "marker": {"color": colour, "size": 10, "symbol": marker},
+        "hovertemplate": "%{text}: %{y:.2f} at %{x:.4~g}<extra></extra>",
+        "error_y": {"type": "data", "symmetric": False, "array": [above], "arrayminus": [below], "thickness": 1.2,
+                    "width": 4, "color": f"{colour}/0.6"},
     }  # fmt: skip

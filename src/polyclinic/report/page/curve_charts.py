@@ -99,12 +99,13 @@ def _by_method(grid: Grid, reading: Reading, scale: float = 1.0) -> Iterator[Tra
         own = {"meta": {"method": index}, "type": "scatter"}
         if any(a < b for a, b in zip(low, high, strict=True)):
             yield {
-                **own, "x": [*rounds, *rounds[::-1]], "y": rounded([*high, *low[::-1]]), "fill": "toself", "mode": "none",
-                "fillcolor": f"{colour}/0.11", "hoverinfo": "skip", "showlegend": False,
+                **own, "x": [*rounds, *rounds[::-1]], "y": rounded([*high, *low[::-1]]), "fill": "toself",
+                "mode": "none", "fillcolor": f"{colour}/0.11", "hoverinfo": "skip", "showlegend": False,
             }  # fmt: skip
         yield {
             **own, "x": rounds, "y": rounded(middle), "name": chart_text(method), "showlegend": False,
-            "mode": "lines+markers" if len(rounds) < 3 else "lines", "line": {"color": colour, "dash": dash, "width": 2},
+            "mode": "lines+markers" if len(rounds) < 3 else "lines",
+            "line": {"color": colour, "dash": dash, "width": 2},
             "marker": {"color": colour, "size": 5}, "hovertemplate": "%{y:.2f}",
         }  # fmt: skip
 
@@ -117,7 +118,8 @@ def _by_site(grid: Grid) -> list[Trace]:
     return [
         {
             "type": "scatter", "x": list(points), "y": rounded(points.values()), "name": chart_text(name),
-            "mode": "lines+markers" if len(points) < 3 else "lines", "line": {"color": colour, "dash": dash, "width": width},
+            "mode": "lines+markers" if len(points) < 3 else "lines",
+            "line": {"color": colour, "dash": dash, "width": width},
             "marker": {"color": colour, "size": 5}, "hovertemplate": "%{y:.2f}", "showlegend": True,
         }
         for name, points, colour, dash, width in lines

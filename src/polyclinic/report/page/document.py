@@ -1,7 +1,8 @@
-"""One HTML file that needs nothing else: data, scripts and the drawing library inside, and a policy that forbids the rest.
+"""One HTML file that needs nothing else: data, scripts and the drawing library inside, all else forbidden.
 
-Nothing is fetched: the Content-Security-Policy allows scripts by their hash, pictures that are in the file, and no connection
-(but to the page's own server, while a run is watched). The drawing library, Plotly, is compressed; the browser unpacks it.
+Nothing is fetched: the Content-Security-Policy allows scripts by their hash, pictures that are in the file, and no
+connection (but to the page's own server, while a run is watched). The drawing library, Plotly, is compressed; the
+browser unpacks it.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Exchange:
 
 
 def exchange_of(grid: Grid, declared: Declared | None) -> Exchange | None:
-    """From the record of the runs, and from what ``declared`` says where it is given; nothing before the first round."""
+    """From the record of the runs, and what ``declared`` says where it is given; nothing before the first round."""
     started = [method for method in grid.methods if any(run.events for run in grid.of(method))]
     if not started:
         return None
@@ -50,7 +50,7 @@ def exchange_of(grid: Grid, declared: Declared | None) -> Exchange | None:
     sentence = (
         f"Images and labels never left a site, but for {', '.join(pooled)}: a reference that pools all of them."
         if pooled
-        else "Images and labels never left a site. What did is listed here, by component, as it was declared and measured."
+        else "Images and labels never left a site. What did is listed by component, as declared and as measured."
     )
     return Exchange(sentence, methods, remarks, _by_site(grid, started))
 
@@ -114,15 +114,19 @@ def _by_site(grid: Grid, methods: list[str]) -> SortableTable:
     """Bytes of each site in a whole run, as a mean over runs: up, and under it down."""
     sites = dict.fromkeys(site for run in grid.runs for event in run.events for site in event["bytes_up"])
     rows = [[Cell(method), *(_site_cell(grid, method, site) for site in sites)] for method in methods]
-    caption = "Bytes in all rounds of a run, mean over seeds: up from the site to the server, and under it down to the site."
+    caption = (
+        "Bytes in all rounds of a run, mean over seeds: up from the site to the server, and under it down to the site."
+    )
     return SortableTable(caption, ["method", *sites], rows, [grid.methods.index(method) for method in methods])
 
 
 def _site_cell(grid: Grid, method: str, site: str) -> Cell:
     runs = [run for run in grid.of(method) if run.events]
-    up, down = (mean(sum(e[way].get(site, 0) for e in run.events) for run in runs) for way in ("bytes_up", "bytes_down"))
+    up, down = (
+        mean(sum(e[way].get(site, 0) for e in run.events) for run in runs) for way in ("bytes_up", "bytes_down")
+    )
     return Cell(f"{readable_bytes(up)} up", up, note=f"{readable_bytes(down)} down")
 
 
 def _shape(shape: list[Any]) -> str:
-    return f"({'×'.join(map(str, shape))})" if shape else "(1 number)"
+    return f"({' x '.join(map(str, shape))})" if shape else "(1 number)"

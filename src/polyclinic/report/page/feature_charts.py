@@ -11,7 +11,9 @@ from polyclinic.report.page.pictures import Features, Panel, Point
 
 def feature_charts(features: Features) -> list[tuple[str, Chart]]:
     """A title and a chart for each panel; both halves have one scale, so that they can be compared."""
-    return [(f"{panel.method}: {panel.title}", _chart(panel)) for panel in features.panels if panel.before or panel.after]
+    return [
+        (f"{panel.method}: {panel.title}", _chart(panel)) for panel in features.panels if panel.before or panel.after
+    ]
 
 
 def _chart(panel: Panel) -> Chart:
@@ -37,7 +39,9 @@ def _chart(panel: Panel) -> Chart:
     return Chart(panel.title, f"{note} {panel.note}".strip(), [t for t in data if t["x"]], layout, 380)
 
 
-def _trace(site: str, label: str | None, points: list[Point], half: int, sites: list[str], labels: list[Any]) -> dict[str, Any]:
+def _trace(
+    site: str, label: str | None, points: list[Point], half: int, sites: list[str], labels: list[Any]
+) -> dict[str, Any]:
     colour, _ = site_style(sites.index(site))
     name = site if label is None or len(labels) == 1 else f"{site}, {label}"
     return {

@@ -26,9 +26,7 @@ def gallery_context(store: dict[str, Any], pictures: Pictures | None, grid: Grid
             store["cases"].append(_slices(case, methods))
             shown.append(_case(case, methods, gallery.metric, grid, len(store["cases"]) - 1))
         sites.append({"name": site, "cases": shown})
-    classes = [
-        {"name": name, "colour": colour} for name, colour in zip(gallery.classes, gallery.colours, strict=False)
-    ]
+    classes = [{"name": name, "colour": colour} for name, colour in zip(gallery.classes, gallery.colours, strict=False)]
     context = {
         "sites": sites,
         "classes": classes,
@@ -49,7 +47,8 @@ def _slices(case: Case, methods: list[str]) -> dict[str, Any]:
     return {
         "first": case.first,
         "slices": [
-            {"index": one.index, "image": one.image, "truth": one.truth, "predictions": [one.predictions.get(m) for m in methods]}
+            {"index": one.index, "image": one.image, "truth": one.truth,
+             "predictions": [one.predictions.get(method) for method in methods]}
             for one in case.slices
         ],
     }  # fmt: skip
@@ -68,5 +67,6 @@ def _case(case: Case, methods: list[str], metric: str, grid: Grid, number: int) 
     return {
         "number": number, "rank": case.rank, "case": case.case, "seed": case.seed, "part": case.part, "tiles": tiles,
         "slices": len(case.slices), "first": case.first, "index": case.slices[case.first].index,
-        "height": max(height, 1), "width": max(width, 1), "small": max(height, width) <= _SMALL, "count": len(tiles) + 1,
+        "height": max(height, 1), "width": max(width, 1), "small": max(height, width) <= _SMALL,
+        "count": len(tiles) + 1,
     }  # fmt: skip

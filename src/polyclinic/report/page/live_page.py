@@ -8,7 +8,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
-from polyclinic.core.errors import PolyclinicError
 from polyclinic.report.live_screen import title
 from polyclinic.report.page.build import Page, build_page, check_metric
 from polyclinic.report.page.document import render
@@ -114,10 +113,5 @@ class ServerPage:
 def watched_folder(folder: Path, declared: Declared | None) -> FolderPage:
     """The page of a folder, after a first look: what is wrong is said before anything is served."""
     found = FolderPage(folder, declared)
-    try:
-        found.page()
-    except PolyclinicError as error:
-        if not (folder / "recipe.toml").exists() and (folder / "live.json").exists():
-            raise PolyclinicError(f"{folder}: the run has only just begun; try again in a moment.") from error
-        raise
+    found.live(read_results(folder))
     return found

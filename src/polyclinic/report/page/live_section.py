@@ -32,7 +32,9 @@ def run_html(view: Mapping[str, Any], now: float, note: str = "") -> str:
     words.append(f"{'took' if over else 'for'} {duration(clock - view.get('started', clock))}")
     if view.get("dice") is not None:
         words.append(f"validation Dice {view['dice']:.3f}")
-    remarks = [text for text in (plain(view.get("note", "")), plain(note), silence(view, now), result(view, now)) if text]
+    remarks = [
+        text for text in (plain(view.get("note", "")), plain(note), silence(view, now), result(view, now)) if text
+    ]
     header = [*_SITES, *(["last problem"] * troubled)]
     return render(
         "live.html", title=title(view), state=", ".join(words), done=min(done, rounds), total=max(rounds, 1),
@@ -52,8 +54,8 @@ def grid_html(results: Results) -> str:
     state = f"{finished} of {counted(len(runs), 'run')} finished"
     remarks = ["All runs are finished."] if finished == len(runs) else []
     return render(
-        "live.html", title=f"{results.kind} in {results.folder.resolve().name}", state=state, done=round(done, 3), total=total,
-        header=_RUNS, rows=rows, remarks=remarks,
+        "live.html", title=f"{results.kind} in {results.folder.resolve().name}", state=state, done=round(done, 3),
+        total=total, header=_RUNS, rows=rows, remarks=remarks,
     )  # fmt: skip
 
 

@@ -142,7 +142,9 @@ def _by_split(images: dict[str, Counter[str]]) -> str:
 
 def _sites(grid: Grid) -> str:
     shown = ", ".join(grid.sites[:8])
-    return f"{len(grid.sites)}: {shown}{' and others' if len(grid.sites) > 8 else ''}" if grid.sites else "not known yet"
+    return (
+        f"{len(grid.sites)}: {shown}{' and others' if len(grid.sites) > 8 else ''}" if grid.sites else "not known yet"
+    )
 
 
 def _lower(metric: str) -> bool:

@@ -24,7 +24,9 @@ def commands(results: Results) -> list[str]:
         words = ["ablate", "recipe.toml", "--method", str(plan["method"]), "--seeds", seeds]
     else:
         words = ["compare", "recipe.toml", *methods]
-    made, again = (shlex.join(["polyclinic", *part]) for part in ([*words, "--out", f"{name}-again"], ["report", f"{name}-again"]))
+    made, again = (
+        shlex.join(["polyclinic", *part]) for part in ([*words, "--out", f"{name}-again"], ["report", f"{name}-again"])
+    )
     return [made, again]
 
 

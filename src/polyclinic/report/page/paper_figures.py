@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SETTINGS = {
-    "font.family": "sans-serif", "font.size": 8, "axes.linewidth": 0.6, "axes.spines.top": False, "axes.spines.right": False,
+    "font.family": "sans-serif", "font.size": 8, "axes.linewidth": 0.6, "axes.spines.top": False,
+    "axes.spines.right": False,
     "axes.grid": True, "grid.linewidth": 0.4, "grid.alpha": 0.4, "axes.axisbelow": True, "legend.frameon": False,
     "pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "polyclinic", "text.usetex": False,
 }  # fmt: skip
@@ -107,7 +108,13 @@ def _costs(grid: Grid, metric: str) -> Figure | None:
     for cost in costs:
         middle = mean(cost.scores) * scale
         reach = [[middle - min(cost.scores) * scale], [max(cost.scores) * scale - middle]]
-        style: dict[str, Any] = {"color": _colour(cost.index), "fmt": "o", "markersize": 4, "capsize": 2, "linewidth": 0.8}
+        style: dict[str, Any] = {
+            "color": _colour(cost.index),
+            "fmt": "o",
+            "markersize": 4,
+            "capsize": 2,
+            "linewidth": 0.8,
+        }
         axes[0].errorbar([cost.seconds], [middle], reach, label=plain(cost.method), **style)
         if not cost.images_leave:
             axes[1].errorbar([(cost.bytes_up + cost.bytes_down) / MB], [middle], reach, **style)

@@ -1,6 +1,6 @@
 """Pictures and feature maps for the page, from the files that ``runs`` has drawn into a folder ``gallery``.
 
-The files may come from elsewhere: names lead nowhere else, PNG must be PNG, and what is not as expected gets a sentence.
+The files may come from elsewhere: names lead nowhere else, PNG must be PNG, and what is not so gets a sentence.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ def _address(folder: Path, name: str) -> str:
     """A file of the folder itself, and nothing outside of it, as a ``data:`` address."""
     path = folder / name
     if Path(name).name != name or path.is_symlink():
-        raise PolyclinicError(f"{folder / 'gallery.json'}: {name!r} is no file of this folder; make the pictures again.")
+        raise PolyclinicError(
+            f"{folder / 'gallery.json'}: {name!r} is no file of this folder; make the pictures again."
+        )
     data = read_bytes(path)
     if not data.startswith(_PNG) or len(data) > _LARGEST:
         raise PolyclinicError(f"{path}: not a PNG of at most {_LARGEST // 10**6} MB; make the pictures again.")

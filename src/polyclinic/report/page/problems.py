@@ -33,7 +33,7 @@ def problems_of(grid: Grid) -> list[Problem]:
 
 
 def problem_rows(problems: list[Problem]) -> tuple[list[list[str]], str]:
-    """Lines for a table, one for rounds in a row with the same reason, and a sentence about those that were left off."""
+    """Lines for a table, one for rounds in a row with the same reason, and a sentence about those left off."""
     rows: list[list[str]] = []
     before: Problem | None = None
     first = 0
@@ -82,10 +82,11 @@ def problem_chart(grid: Grid, problems: list[Problem]) -> Chart | None:
         colour, _, marker = method_style(index)
         data.append(
             {
-                "type": "scatter", "mode": "markers", "x": [one.round for one in own], "y": [chart_text(one.site) for one in own],
-                "text": [chart_text(f"{method} seed {one.seed}: {one.reason}"[:120]) for one in own], "name": chart_text(method),
-                "marker": {"color": colour, "symbol": marker, "size": 9}, "meta": {"method": index}, "showlegend": False,
-                "hovertemplate": "round %{x}, %{y}<br>%{text}<extra></extra>",
+                "type": "scatter", "mode": "markers", "name": chart_text(method), "x": [one.round for one in own],
+                "y": [chart_text(one.site) for one in own],
+                "text": [chart_text(f"{method} seed {one.seed}: {one.reason}"[:120]) for one in own],
+                "marker": {"color": colour, "symbol": marker, "size": 9}, "meta": {"method": index},
+                "showlegend": False, "hovertemplate": "round %{x}, %{y}<br>%{text}<extra></extra>",
             }
         )  # fmt: skip
     rounds = max(int(event["round"]) + 1 for run in grid.runs for event in run.events)

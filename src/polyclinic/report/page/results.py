@@ -34,7 +34,7 @@ class RunRecord:
     def summary(self) -> dict[str, Any] | None:
         """``summary.json``."""
         summary = RunFolder(self.folder).summary()
-        if summary is not None and not (_NEEDED <= summary.keys() and isinstance(summary["sites"], dict)):
+        if summary is not None and not (summary.keys() >= _NEEDED and isinstance(summary["sites"], dict)):
             raise PolyclinicError(
                 f"{self.folder / 'summary.json'}: not the summary of a run; restore it, or run the recipe again."
             )

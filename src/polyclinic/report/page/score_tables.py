@@ -135,11 +135,11 @@ def _deviation(value: float | None, metric: str) -> str:
 
 
 def _signed(value: float) -> Cell:
-    return Cell(f"{value:+.2f}".replace("-", "−"), value)
+    return Cell(f"{value:+.2f}".replace("-", "\u2212"), value)
 
 
 def _minus(value: float) -> str:
-    return f"{value:.2f}".replace("-", "−")
+    return f"{value:.2f}".replace("-", "\u2212")
 
 
 def _scaled(value: float | None, metric: str) -> float | None:

@@ -24,11 +24,14 @@ def study_chart(results: Results, table: StudyTable) -> Chart:
         data.append(
             {
                 "type": "scatter", "mode": "lines+markers", "name": chart_text(method), "showlegend": False,
-                "meta": {"method": order.get(method, 0)}, "x": [numbers[p] if numeric else chart_text(table.values[p]) for p in places],
+                "meta": {"method": order.get(method, 0)},
+                "x": [numbers[place] if numeric else chart_text(table.values[place]) for place in places],
                 "y": rounded(None if m is None else m * scale for m in means), "hovertemplate": "%{y:.2f}",
-                "line": {"color": colour, "dash": dash, "width": 2}, "marker": {"color": colour, "symbol": marker, "size": 7},
+                "line": {"color": colour, "dash": dash, "width": 2},
+                "marker": {"color": colour, "symbol": marker, "size": 7},
                 "error_y": {"type": "data", "array": rounded(None if b is None else b * scale for b in bars),
-                            "color": f"{colour}/0.6", "thickness": 1.2, "width": 4, "visible": any(b is not None for b in bars)},
+                            "color": f"{colour}/0.6", "thickness": 1.2, "width": 4,
+                            "visible": any(b is not None for b in bars)},
             }
         )  # fmt: skip
     x = axis(chart_text(table.key), **({} if numeric else {"type": "category"}))

@@ -39,7 +39,9 @@ def write_run(
     (folder / "recipe.toml").write_text(f"{recipe}[training]\nrounds = {rounds}\n[network]\nname = 'unet'\n")
     write_json(folder / "versions.json", {"seed": seed, "python": "3.11.7", "torch": "2.13.0"})
     write_json(folder / "task.json", {"classes": ["background", "disc"], "channels": 1, "spatial_dims": 2})
-    split = [f"{quoted(site)},case{i}-{name},{name}" for site in sites for name in ("train", "val", "test") for i in range(2)]
+    split = [
+        f"{quoted(site)},case{i}-{name},{name}" for site in sites for name in ("train", "val", "test") for i in range(2)
+    ]
     (folder / "split.csv").write_text("\n".join(["site,image,split", *split]) + "\n", encoding="utf-8")
     events = [round_event(place, seed, number, sites) for number in range(rounds if finished else 1)]
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
@@ -75,7 +77,8 @@ def round_event(place: int, seed: int, number: int, sites: Sequence[str] = SITES
         "part": "all", "round": number, "sites": list(sites), "refused": {}, "samples": dict.fromkeys(sites, 5),
         "losses": {site: {"segmentation": 1.0 - 0.1 * number} for site in sites},
         "validation": {"dice": dice, "sites": {site: dice + 0.01 * s for s, site in enumerate(sites)}},
-        "best_round": number, "bytes_up": dict.fromkeys(sites, 1_000_000), "bytes_down": dict.fromkeys(sites, 2_000_000),
+        "best_round": number,
+        "bytes_up": dict.fromkeys(sites, 1_000_000), "bytes_down": dict.fromkeys(sites, 2_000_000),
         "shared_up": {}, "notes": {}, "seconds": {"training": 1.0, "validation": 0.5}, "warnings": [], **more,
     }  # fmt: skip
 
@@ -118,14 +121,27 @@ def write_gallery(folder: Path, methods: Sequence[str], sites: Sequence[str] = S
     for number in range(slices):
         Image.new("L", (12, 8), 40 * number).save(home / f"slice{number}.png")
     listed = [
-        {"index": 10 + n, "image": f"slice{n}.png", "truth": "mask.png", "predictions": dict.fromkeys(methods, "mask.png")}
+        {
+            "index": 10 + n,
+            "image": f"slice{n}.png",
+            "truth": "mask.png",
+            "predictions": dict.fromkeys(methods, "mask.png"),
+        }
         for n in range(slices)
     ]
-    entry = {"image": "i", "part": "all", "seed": 0, "scores": dict.fromkeys(methods, 0.75), "size": [8, 12], "start": 11}
+    entry = {
+        "image": "i",
+        "part": "all",
+        "seed": 0,
+        "scores": dict.fromkeys(methods, 0.75),
+        "size": [8, 12],
+        "start": 11,
+    }
     cases = [{"rank": rank, "case": f"case-{rank}", "slices": listed, **entry} for rank in ("best", "median", "worst")]
     gallery = {
         "version": 1, "classes": ["disc"], "colours": ["#e69f00"], "methods": list(methods), "reference": methods[0],
-        "metric": "dice", "sites": dict.fromkeys(sites, cases), "skipped": [{"site": "west", "reason": "it is far away."}],
+        "metric": "dice", "sites": dict.fromkeys(sites, cases),
+        "skipped": [{"site": "west", "reason": "it is far away."}],
     }  # fmt: skip
     write_json(home / "gallery.json", gallery)
     points = [{"site": site, "class": None, "x": float(n), "y": 1.0 - n} for n, site in enumerate(sites)]

@@ -20,7 +20,7 @@ from polyclinic.report.page.feature_charts import feature_charts
 from polyclinic.report.page.gallery import gallery_context
 from polyclinic.report.page.pictures import Features, Pictures
 from polyclinic.report.page.results import Grid, Results
-from polyclinic.report.page.score_tables import metric_table, run_table, score_table, study_table
+from polyclinic.report.page.score_tables import ablation_table, metric_table, run_table, score_table, study_table
 from polyclinic.report.page.study_charts import study_chart
 from polyclinic.report.statistics import GridStatistics
 from polyclinic.report.study import study_of
@@ -94,6 +94,7 @@ def _opening(results: Results, metric: str, extras: Mapping[Path, Extras], live:
         {
             "title": grid.title,
             "sentence": opening.answer(grid, metric),
+            "conclusion": opening.conclusion(extras.get(grid.folder, Extras()).statistics),
             "verdicts": opening.verdicts(extras.get(grid.folder, Extras()).statistics),
         }
         for grid in grids
@@ -152,7 +153,8 @@ def _chapter(
     rows, left_off = problems.problem_rows(found)
     marks = problems.problem_chart(grid, found)
     feature_list = feature_charts(extras.features) if extras.features else []
-    sections = [section("scores", table=scores if grid.finished else None, further=further)]
+    ablation = ablation_table(grid, results.plan, metric) if results.kind == "ablation" else None
+    sections = [section("scores", table=scores if grid.finished else None, further=further, ablation=ablation)]
     sections += [
         section(
             "convergence", curve=charts("curve", [curve] if curve else []), losses=charts("loss", loss_charts(grid))

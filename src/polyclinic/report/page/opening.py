@@ -53,6 +53,15 @@ def answer(grid: Grid, metric: str) -> str:
     return f"{best} has the {direction} average {name} over the sites: {shown}{unit}."
 
 
+def conclusion(statistics: GridStatistics | None) -> str:
+    """What the tests show, in a sentence: a higher mean alone shows nothing."""
+    if statistics is None or not statistics.methods:
+        return ""
+    found = {v: [m for m, one in statistics.methods.items() if one.verdict == v] for v in ("better", "worse")}
+    lines = [f"Shown to be {verdict} than {statistics.reference}: {', '.join(m)}." for verdict, m in found.items() if m]
+    return " ".join(lines) or f"No method is shown to be better or worse than {statistics.reference}."
+
+
 def verdicts(statistics: GridStatistics | None) -> list[dict[str, str]]:
     """One line a method: what is shown against the reference, and what is not."""
     if statistics is None:

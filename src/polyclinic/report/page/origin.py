@@ -18,10 +18,12 @@ def commands(results: Results) -> list[str]:
     if results.kind == "run":
         words = ["run", "recipe.toml"]
     elif results.kind == "study":
-        values = ",".join(map(str, plan.get("values", ())))
-        words = ["study", "recipe.toml", "--vary", f"{plan.get('key')}={values}", *methods]
+        axes = plan.get("axes") or {plan.get("key"): plan.get("values", ())}
+        vary = [word for key, values in axes.items() for word in ("--vary", f"{key}={','.join(map(str, values))}")]
+        words = ["study", "recipe.toml", *vary, *methods]
     elif results.kind == "ablation" and plan.get("method"):
-        words = ["ablate", "recipe.toml", "--method", str(plan["method"]), "--seeds", seeds]
+        components = ",".join(map(str, plan.get("components", ())))
+        words = ["ablate", "recipe.toml", "--method", str(plan["method"]), "--components", components, "--seeds", seeds]
     else:
         words = ["compare", "recipe.toml", *methods]
     made, again = (

@@ -149,7 +149,7 @@ def read_results(folder: Path, reference: str | None = None) -> Results:
     if (folder / "grid.json").exists():
         kind: Kind = "ablation" if (folder / "ablation.json").exists() else "comparison"
         plan = _table(folder / "ablation.json") if kind == "ablation" else {}
-        return Results(kind, folder, (_grid(folder, reference),), plan)
+        return Results(kind, folder, (_grid(folder, reference, base=_base(folder, plan)),), plan)
     file = RunFolder(folder).recipe_file
     if not file.exists():
         raise PolyclinicError(
@@ -169,8 +169,20 @@ def _table(path: Path) -> dict[str, Any]:
     return value
 
 
-def _grid(folder: Path, reference: str | None, title: str = "", fixed: Grid | None = None) -> Grid:
-    """A grid; ``fixed`` holds further methods of it that run once for all grids of a study."""
+def _base(folder: Path, plan: Mapping[str, Any]) -> str | None:
+    """The row of an ablation that has none of the components: others are compared with it."""
+    if not plan:
+        return None
+    try:
+        return str(plan["rows"][0]["method"])
+    except (KeyError, TypeError, IndexError):
+        raise PolyclinicError(f"{folder / 'ablation.json'}: not the plan of an ablation; start it again.") from None
+
+
+def _grid(
+    folder: Path, reference: str | None, title: str = "", fixed: Grid | None = None, base: str | None = None
+) -> Grid:
+    """A grid; ``fixed`` holds further methods of it that run once for several grids of a study."""
     path = folder / "grid.json"
     plan = _table(path)
     try:
@@ -184,18 +196,25 @@ def _grid(folder: Path, reference: str | None, title: str = "", fixed: Grid | No
         methods, runs = (*methods, *fixed.methods), (*runs, *fixed.runs)
     if reference is not None and reference not in methods:
         raise PolyclinicError(f"--reference {reference}: not in {folder}; it has {', '.join(methods)}.")
-    return Grid(title, folder, methods, runs, reference or methods[0])
+    base = base if base in methods else methods[0]
+    return Grid(title, folder, methods, runs, reference or base)
 
 
 def _study(folder: Path, reference: str | None) -> Results:
     path = folder / "study.json"
     plan = _table(path)
     try:
-        fixed = _grid(folder / Path(plan["fixed"]).name, None) if plan["fixed"] else None
+        named = plan["fixed"] or {}  # one grid for all values, or with two keys one for each
+        fixed = {
+            value: _grid(folder / Path(name).name, None)
+            for value, name in (named if isinstance(named, dict) else dict.fromkeys(plan["values"], named)).items()
+        }
         grids = [
-            _grid(folder / Path(name).name, reference, f"{plan['key']} = {value}", fixed)
+            _grid(folder / Path(name).name, reference, f"{plan['key']} = {value}", fixed.get(value))
             for value, name in plan["grids"].items()
         ]
     except (KeyError, TypeError, AttributeError):
         raise PolyclinicError(f"{path}: not the plan of a study; start the same study again.") from None
-    return Results("study", folder, tuple(grids) or ((fixed,) if fixed else ()), plan)
+    if not grids and not fixed:
+        raise PolyclinicError(f"{path}: names no comparison; start the same study again.")
+    return Results("study", folder, tuple(grids) or tuple(dict.fromkeys(fixed.values())), plan)

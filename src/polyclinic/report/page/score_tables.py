@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from polyclinic.evaluation.metric_registry import known_metrics
 from polyclinic.report.page.opening import metric_name
@@ -92,6 +93,28 @@ def study_table(results: Results, table: StudyTable) -> SortableTable:
     return SortableTable(table.caption, header, rows, [order.get(method, 0) for method in methods])
 
 
+def ablation_table(grid: Grid, plan: Mapping[str, Any], metric: str) -> SortableTable:
+    """Which components each row keeps, its average, and how far that is from the row without any of them."""
+    table, components = grid.comparison(metric), [str(name) for name in plan.get("components", ())]
+    column, base = _column(table, "average"), table.mean(grid.reference, "average")
+    rows, swatches = [], []
+    for entry in plan["rows"]:
+        method, kept = str(entry["method"]), set(map(str, entry.get("components", ())))
+        if method not in grid.methods:
+            continue
+        own = table.mean(method, "average")
+        apart = (
+            Cell("")
+            if own is None or base is None or method == grid.reference
+            else _signed(_points(own - base, metric))
+        )
+        checks = [Cell("\u2713", 1.0) if name in kept else Cell("", 0.0) for name in components]
+        rows.append([Cell(method), *checks, column[method], apart])
+        swatches.append(grid.methods.index(method))
+    header = ["method", *components, f"average {metric_name(metric)}", f"against {grid.reference}"]
+    return SortableTable("What each row keeps of the method, and its average over sites.", header, rows, swatches)
+
+
 def distances(grid: Grid) -> str:
     """The unit of distances: mm or pixels."""
     return next((str((run.summary or {}).get("distances", "pixels")) for run in grid.finished), "pixels")
@@ -140,6 +163,10 @@ def _signed(value: float) -> Cell:
 
 def _minus(value: float) -> str:
     return f"{value:.2f}".replace("-", "\u2212")
+
+
+def _points(value: float, metric: str) -> float:
+    return value * metric_scale(metric)
 
 
 def _scaled(value: float | None, metric: str) -> float | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from polyclinic.report.page.chart import Chart, axis, chart_text, rounded
 from polyclinic.report.page.colours import method_style
 from polyclinic.report.page.results import Results
@@ -10,6 +13,36 @@ from polyclinic.report.tables import metric_scale, metric_unit
 
 
 def study_chart(results: Results, table: StudyTable) -> Chart:
+    """Lines over the values of one key, heat maps over those of two."""
+    axes = {str(key): tuple(map(str, values)) for key, values in (results.plan.get("axes") or {}).items()}
+    return _heat_maps(table, axes) if len(axes) == 2 else _lines(results, table)
+
+
+def _heat_maps(table: StudyTable, axes: Mapping[str, Sequence[str]]) -> Chart:
+    """A map a method, all with one scale of colours."""
+    (down, rows), (across, columns) = axes.items()
+    scale, count = metric_scale(table.metric), len(table.methods)
+    layout: dict[str, Any] = {"grid": {"rows": 1, "columns": count, "pattern": "independent"}, "hovermode": "closest"}
+    layout["coloraxis"] = {"colorscale": "Cividis", "colorbar": {"thickness": 12, "outlinewidth": 0}}
+    data = []
+    for number, method in enumerate(table.methods, start=1):
+        end = "" if number == 1 else str(number)
+        means = [[table.mean(method, f"{row}, {column}") for column in columns] for row in rows]
+        data.append(
+            {
+                "type": "heatmap", "coloraxis": "coloraxis", "xaxis": f"x{end}", "yaxis": f"y{end}",
+                "x": [chart_text(value) for value in columns], "y": [chart_text(value) for value in rows],
+                "z": [rounded(None if mean is None else mean * scale for mean in line) for line in means],
+                "texttemplate": "%{z:.1f}", "hovertemplate": "%{z:.2f}<extra></extra>", "xgap": 2, "ygap": 2,
+            }
+        )  # fmt: skip
+        layout[f"xaxis{end}"] = axis(f"{chart_text(method)}: {chart_text(across)}", type="category", showgrid=False)
+        layout[f"yaxis{end}"] = axis(chart_text(down) if number == 1 else "", type="category", showgrid=False)
+    note = f"Average {table.metric} over sites, a map a method; all maps have one scale of colours."
+    return Chart(f"Average {table.metric} by {table.key}", note, data, layout, 120 + 56 * len(rows))
+
+
+def _lines(results: Results, table: StudyTable) -> Chart:
     """A line a method, with bars of one standard deviation where there are several seeds."""
     scale, data = metric_scale(table.metric), []
     order = {method: number for number, method in enumerate(results.grids[0].methods)}

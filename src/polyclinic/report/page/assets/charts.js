@@ -51,8 +51,9 @@ function drawn(chart, width) {
     return { ...coloured(trace, ""), visible };
   });
   if (width < 560 && layout.grid) {
-    layout.grid = { ...layout.grid, rows: 2, columns: 1, ygap: 0.3 };
-    layout.height = chart.height * 1.8;
+    const parts = layout.grid.columns;
+    layout.grid = { ...layout.grid, rows: parts, columns: 1, ygap: 0.35 };
+    layout.height = chart.height * (1 + 0.8 * (parts - 1));
   }
   return { data, layout };
 }

@@ -25,7 +25,9 @@ def gallery_context(store: dict[str, Any], pictures: Pictures | None, grid: Grid
             methods = [method for method in gallery.methods if any(method in one.predictions for one in case.slices)]
             store["cases"].append(_slices(case, methods))
             shown.append(_case(case, methods, gallery.metric, grid, len(store["cases"]) - 1))
-        sites.append({"name": site, "cases": shown})
+        sites.append(
+            {"name": site, "cases": shown, "tiles": max((len(case["tiles"]) for case in shown), default=0) + 1}
+        )
     classes = [{"name": name, "colour": colour} for name, colour in zip(gallery.classes, gallery.colours, strict=False)]
     context = {
         "sites": sites,
@@ -68,5 +70,4 @@ def _case(case: Case, methods: list[str], metric: str, grid: Grid, number: int) 
         "number": number, "rank": case.rank, "case": case.case, "seed": case.seed, "part": case.part, "tiles": tiles,
         "slices": len(case.slices), "first": case.first, "index": case.slices[case.first].index,
         "height": max(height, 1), "width": max(width, 1), "small": max(height, width) <= _SMALL,
-        "count": len(tiles) + 1,
     }  # fmt: skip

@@ -42,6 +42,14 @@ def test_a_point_is_a_case_and_not_a_case_in_a_seed(tmp_path: Path) -> None:
     assert distance.layout["xaxis"]["title"]["text"] == "HD95 of a case in pixels"
 
 
+def test_of_very_many_cases_only_those_far_from_the_others_are_points(tmp_path: Path) -> None:
+    (grid,) = read_results(write_grid(tmp_path, ("fedavg",), seeds=(0,), cases=1501)).grids
+    chart = case_chart(grid, "dice")
+    assert chart is not None
+    assert chart.data[0]["boxpoints"] == "outliers"
+    assert chart.note.startswith("A point is a case far from the others")
+
+
 def test_without_cases_there_is_no_chart(tmp_path: Path) -> None:
     (grid,) = read_results(write_grid(tmp_path)).grids
     for file in tmp_path.rglob("cases.csv"):

@@ -14,6 +14,7 @@ from polyclinic.report.page.score_tables import distances
 from polyclinic.report.tables import metric_scale, metric_unit
 
 _ROW = 19  # pixels of a box
+_MOST_POINTS = 3000  # in a chart; with more, single cases are not told apart, and a browser gets slow
 
 
 def values_of_cases(rows: Iterable[Row], metric: str) -> dict[str, dict[str, float]]:
@@ -68,6 +69,9 @@ def case_chart(grid: Grid, metric: str) -> Chart | None:
         )  # fmt: skip
     if not data:
         return None
+    crowded = sum(len(trace["x"]) for trace in data) > _MOST_POINTS
+    if crowded:
+        data = [{**trace, "boxpoints": "outliers"} for trace in data]
     names = [chart_text(site) for site in sites]
     unit = {"percent": " in %", "distance": f" in {distances(grid)}", "none": ""}[metric_unit(metric)]
     layout = {
@@ -76,5 +80,6 @@ def case_chart(grid: Grid, metric: str) -> Chart | None:
         "yaxis": {"type": "category", "categoryorder": "array", "categoryarray": names, "autorange": "reversed"},
     }  # fmt: skip
     seeds = ", the mean over the seeds that tested it" if len(grid.seeds) > 1 else ""
-    note = f"A point is a case (patient){seeds}; a box holds the middle half of them, its line is the median."
+    points = "A point is a case far from the others" if crowded else "A point is a case (patient)"
+    note = f"{points}{seeds}; a box holds the middle half of them, its line is the median."
     return Chart(f"{metric} of the cases by site", note, data, layout, 90 + len(names) * (len(data) + 1) * _ROW)

@@ -11,6 +11,7 @@ import base64
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
@@ -34,13 +35,26 @@ def render(template: str, **context: Any) -> str:
 def _environment() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("polyclinic.report.page", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["breakable"] = breakable
+    return environment
+
+
+def breakable(text: str) -> Any:
+    """A name that may be broken into lines before ``+``, ``-`` and ``(`` and after ``,`` and ``_``, as HTML.
+
+    >>> str(breakable("fedavg+cse(a=1)<b>"))
+    'fedavg<wbr>+cse<wbr>(a=1)&lt;b&gt;'
+    """
+    from markupsafe import Markup, escape
+
+    return Markup("<wbr>").join(escape(piece) for piece in re.split(r"(?=[+(-])|(?<=[,_])", str(text)))
 
 
 def asset(name: str) -> str:

@@ -14,6 +14,7 @@ from polyclinic.report.page.results import Grid, Results, RunRecord
 from polyclinic.report.statistics import GridStatistics
 from polyclinic.report.tables import metric_scale, metric_unit, value_text
 
+_FEW = 5  # methods that a sentence names
 _PROTOCOLS = {
     "own-test": "every site trains, and is tested on test images of its own",
     "leave-one-site-out": "each site in turn takes no part in training and is tested",
@@ -58,7 +59,12 @@ def conclusion(statistics: GridStatistics | None) -> str:
     if statistics is None or not statistics.methods:
         return ""
     found = {v: [m for m, one in statistics.methods.items() if one.verdict == v] for v in ("better", "worse")}
-    lines = [f"Shown to be {verdict} than {statistics.reference}: {', '.join(m)}." for verdict, m in found.items() if m]
+    lines = [
+        f"Shown to be {verdict} than {statistics.reference}: "
+        f"{', '.join(methods) if len(methods) <= _FEW else counted(len(methods), 'method')}."
+        for verdict, methods in found.items()
+        if methods
+    ]
     return " ".join(lines) or f"No method is shown to be better or worse than {statistics.reference}."
 
 

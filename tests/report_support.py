@@ -135,7 +135,7 @@ def write_gallery(folder: Path, methods: Sequence[str], sites: Sequence[str] = S
         "seed": 0,
         "scores": dict.fromkeys(methods, 0.75),
         "size": [8, 12],
-        "start": 11,
+        "start": 1,
     }
     cases = [{"rank": rank, "case": f"case-{rank}", "slices": listed, **entry} for rank in ("best", "median", "worst")]
     gallery = {

@@ -26,5 +26,18 @@ def test_a_case_has_a_tile_for_each_method_and_its_slices_are_in_the_store(tmp_p
         "truth": "mask.png",
         "predictions": ["mask.png", "mask.png"],
     }
+    assert [(tile["model"], tile["differs"]) for tile in case["tiles"]] == [("", False)] * 2
     assert gallery["skipped"] == ["No picture at west: it is far away."]
     assert gallery_context(store, None, grid) == {"gallery": None}
+
+
+def test_a_tile_says_whose_model_it_is_and_that_it_is_not_what_was_tested(tmp_path: Path) -> None:
+    (grid,) = read_results(write_gallery(write_grid(tmp_path, seeds=(0,)), ("fedavg", "fedbn"))).grids
+    pictures = read_gallery(tmp_path)
+    assert pictures is not None
+    for case in pictures.gallery.sites["north"]:
+        case.models["fedbn"] = "south"
+        case.differs.append("fedavg")
+    gallery = gallery_context({"cases": [], "files": {}}, pictures, grid)["gallery"]
+    first, second = gallery["sites"][0]["cases"][0]["tiles"]
+    assert (first["model"], first["differs"], second["model"], second["differs"]) == ("", True, "south", False)

@@ -63,6 +63,8 @@ def _case(case: Case, methods: list[str], metric: str, grid: Grid, number: int) 
             "method": method,
             "index": grid.methods.index(method) if method in grid.methods else 0,
             "score": value_text(case.scores.get(method), None, metric),
+            "model": case.models.get(method, ""),
+            "differs": method in case.differs,
         }
         for method in methods
     ]

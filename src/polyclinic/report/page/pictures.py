@@ -47,13 +47,16 @@ class Case(_Model):
     size: tuple[int, int]
     slices: list[Slice] = Field(min_length=1)
     start: int = 0
-    """The place in ``slices``, or the index, of the slice that is shown first."""
+    """The place in ``slices`` of the one that is shown first."""
+    models: dict[str, str] = Field(default_factory=dict)
+    """The site whose model is shown, by method, where several were tested."""
+    differs: list[str] = Field(default_factory=list)
+    """Methods whose prediction, made again, is not what was tested."""
 
     @property
     def first(self) -> int:
-        """The place in ``slices`` that is shown first."""
-        by_index = [place for place, one in enumerate(self.slices) if one.index == self.start]
-        return by_index[0] if by_index else min(max(self.start, 0), len(self.slices) - 1)
+        """``start``, inside of ``slices`` whatever it is."""
+        return min(max(self.start, 0), len(self.slices) - 1)
 
 
 class Skipped(_Model):

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.report import page_server
 from polyclinic.report.page.live_page import watched_folder
 from polyclinic.report.page_server import PageServer
 from report_support import write_run
@@ -76,6 +77,15 @@ def test_a_folder_that_is_gone_is_said_and_the_server_stays(server: PageServer) 
     assert (answer.status, b"neither a run" in answer.read()) == (503, True)
     (server.watched.folder / "hidden").rename(server.watched.folder / "recipe.toml")  # type: ignore[attr-defined]
     assert get(server, f"{home}news").status == 200
+
+
+def test_a_folder_that_stays_away_ends_it_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run", finished=False)
+    server = PageServer(watched_folder(run, None))
+    (run / "recipe.toml").unlink()
+    monkeypatch.setattr(page_server, "_LONGEST_WAIT", 0.0)
+    with pytest.raises(PolyclinicError, match="neither a run"):
+        server.serve_until_over(every=0.01)
 
 
 def test_it_ends_when_a_browser_has_heard_that_the_run_is_over(tmp_path: Path) -> None:

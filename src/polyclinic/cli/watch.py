@@ -97,6 +97,8 @@ def _serve(
 
     page: FolderPage | ServerPage
     if any((Path(target) / name).is_file() for name in ("recipe.toml", "grid.json", "study.json")):
+        if ca or token_file or insecure:
+            raise PolyclinicError("--ca, --token-file and --insecure are for HOST:PORT; a folder needs none of them.")
         page = watched_folder(Path(target), declared)
     else:
         source = open_source(target, ca, token_file, insecure)

@@ -57,17 +57,26 @@ class PageServer(ThreadingHTTPServer):
         thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
         thread.start()
         try:
-            over_since: float | None = None
+            waits_since: float | None = None  # since when there is nothing to do but to wait
             while not self.told.wait(every):
-                with self.lock:
-                    over = bool(self.watched.news("")["over"])
-                over_since = (over_since or time.monotonic()) if over else None
-                if over_since is not None and time.monotonic() - over_since > _LONGEST_WAIT:
+                over, problem = self._look()
+                waits_since = (waits_since or time.monotonic()) if over or problem else None
+                if waits_since is not None and time.monotonic() - waits_since >= _LONGEST_WAIT:
+                    if problem:
+                        raise problem
                     return
         finally:
             self.shutdown()
             self.server_close()
             thread.join()
+
+    def _look(self) -> tuple[bool, PolyclinicError | None]:
+        """Whether all is over, and what is wrong; files of a run may be missing for a moment."""
+        try:
+            with self.lock:
+                return bool(self.watched.news("")["over"]), None
+        except PolyclinicError as error:
+            return False, error
 
     def answer(self, path: str) -> tuple[HTTPStatus, str, bytes]:
         """Status, type and body for a path; there are two, and nothing of it is a file's name."""

@@ -89,3 +89,7 @@ def test_a_server_gives_its_live_view_and_while_it_is_silent_the_last_one() -> N
     assert "round 2 of 2 done" in silent["live"]
     assert "connection refused" in silent["live"]
     assert not silent["over"]
+    answers += [LostError("far:1: connection refused.")] * 4
+    last = [watched.news("live") for _ in range(4)][-1]
+    assert last["over"], "after the last round a silent server has most likely finished"
+    assert "its run folder has the result" in last["live"]

@@ -19,6 +19,7 @@ from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.live_source import FolderSource, LiveSnapshot, LostError, Source
 
 _NO_PICTURES = "they come with polyclinic report, when the run is finished."
+_TRIES = 5  # a server that is silent after the last round has most likely finished
 _RECORD = ("events.jsonl", "summary.json", "recipe.toml", "grid.json", "study.json")
 
 
@@ -89,6 +90,7 @@ class ServerPage:
     def __init__(self, source: Source, first: LiveSnapshot) -> None:
         self.source, self.last = source, first
         self.stopped = ""
+        self._lost = 0  # looks in a row without an answer
 
     def page(self) -> Page:
         """The live part alone."""
@@ -99,12 +101,17 @@ class ServerPage:
 
     def news(self, version: str) -> dict[str, Any]:  # noqa: ARG002
         """See ``WatchedPage``. While the server is silent, the last view with a note."""
+        gone = False
         try:
-            self.last = self.source.read()
+            self.last, self._lost = self.source.read(), 0
         except LostError as error:
-            self.last = self.last._replace(note=str(error))
+            self._lost += 1
+            done, rounds = self.last.view.get("round") or 0, self.last.view.get("rounds") or 0
+            gone = self._lost >= _TRIES and 0 < rounds <= done
+            note = "The server has gone after the last round; its run folder has the result." if gone else str(error)
+            self.last = self.last._replace(note=note)
         self.stopped = str(self.last.view.get("stopped") or "")
-        return {"version": "live", "live": self._live(), "over": self.last.over}
+        return {"version": "live", "live": self._live(), "over": self.last.over or gone}
 
     def _live(self) -> str:
         return run_html(*self.last)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from polyclinic.core.files import write_json
+from polyclinic.core.files import read_json, write_json
 from polyclinic.report.page.opening import answer, conclusion, facts, missing_words, question, verdicts
 from polyclinic.report.page.results import read_results
 from polyclinic.report.statistics import grid_statistics
@@ -17,6 +17,9 @@ def test_the_question_is_that_of_the_folder(tmp_path: Path) -> None:
         "Which method segments tiny best?",
         "What does data.labelled change on tiny?",
     ]
+    study = tmp_path / "study"
+    write_json(study / "study.json", read_json(study / "study.json") | {"axes": {"a.b": ["5", "10"], "c": ["1"]}})
+    assert question(read_results(study)) == "What do a.b and c change on tiny?"
     write_json(grid / "ablation.json", {"method": "pathfl", "components": [], "rows": [{"method": "fedavg"}]})
     assert question(read_results(grid)) == "What does each component of pathfl bring on tiny?"
 

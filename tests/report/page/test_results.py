@@ -41,6 +41,7 @@ def test_methods_that_run_once_are_in_every_comparison_of_a_study(tmp_path: Path
     folder = write_study(tmp_path, ("fedavg",))
     write_grid(folder / "all-labels", ("centralised",))
     plan = json.loads((folder / "study.json").read_text())
+    assert read_results(folder).grids[1].title == "data.labelled = 10"
     for fixed in ("all-labels", {"5": "all-labels", "10": "all-labels"}):
         write_json(folder / "study.json", plan | {"fixed": fixed})
         assert [grid.methods for grid in read_results(folder).grids] == [("fedavg", "centralised")] * 2

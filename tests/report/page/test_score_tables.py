@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from polyclinic.core.files import read_json, write_json
 from polyclinic.report.page.results import read_results
 from polyclinic.report.page.score_tables import ablation_table, metric_table, run_table, score_table, study_table
 from polyclinic.report.statistics import grid_statistics
@@ -32,6 +33,16 @@ def test_the_best_of_a_distance_is_the_smallest(tmp_path: Path) -> None:
     table = metric_table(grid)
     assert list(table.header) == ["method", "Dice, %", "HD95, pixels"]
     assert [row[2].rank for row in table.rows] == [3, 2, 1]
+
+
+def test_numbers_that_read_the_same_have_the_same_mark(tmp_path: Path) -> None:
+    folder = write_grid(tmp_path, seeds=(0,))
+    for place, value in enumerate((0.500001, 0.500002, 0.4)):
+        file = folder / f"m{place}-seed0" / "summary.json"
+        summary = read_json(file)
+        write_json(file, summary | {"average": {**summary["average"], "dice": value}})
+    (grid,) = read_results(folder).grids
+    assert [row[3].rank for row in score_table(grid, "dice", None).rows] == [1, 1, 2]
 
 
 def test_one_run_has_a_row_for_each_site_and_the_average_last(tmp_path: Path) -> None:

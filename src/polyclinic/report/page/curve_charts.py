@@ -10,6 +10,7 @@ from polyclinic.report.page.chart import Chart, Trace, axis, band, chart_text, f
 from polyclinic.report.page.colours import method_style, site_style
 from polyclinic.report.page.results import Grid, RunRecord
 
+_FEW_ROUNDS = 6
 Reading = Callable[[dict[str, Any]], float | None]
 """One number of the record of a round."""
 
@@ -52,7 +53,7 @@ def loss_terms(grid: Grid) -> list[str]:
 def validation_chart(grid: Grid) -> Chart | None:
     """Validation Dice by round: a line a method, or a line a site where there is one run."""
     layout = {
-        "xaxis": axis("round", tickformat="d"),
+        "xaxis": _rounds(grid),
         "yaxis": axis("validation Dice in %"),
         "hovermode": "x unified",
     }
@@ -74,13 +75,19 @@ def loss_charts(grid: Grid) -> list[Chart]:
         having = [method for method in grid.methods if any(curve(run, loss(term)) for run in grid.of(method))]
         who = "" if len(having) == len(grid.methods) else f"A term of {', '.join(having)} alone."
         layout = {
-            "xaxis": axis("round", tickformat="d"),
+            "xaxis": _rounds(grid),
             "yaxis": axis(f"loss: {chart_text(term)}"),
             "hovermode": "x unified",
         }
         if data:
             charts.append(Chart(f"Training loss {term} by round", who, data, layout, 260))
     return charts
+
+
+def _rounds(grid: Grid) -> dict[str, Any]:
+    """The axis of rounds; of few rounds each has a mark, and no mark lies between two."""
+    last = max((int(event["round"]) + 1 for run in grid.runs for event in run.events), default=0)
+    return axis("round", tickformat="d", **({"dtick": 1} if last <= _FEW_ROUNDS else {}))
 
 
 def band_words(grid: Grid) -> str:

@@ -47,14 +47,14 @@ def _environment() -> Any:
 
 
 def breakable(text: str) -> Any:
-    """A name that may be broken into lines before ``+``, ``-`` and ``(`` and after ``,`` and ``_``, as HTML.
+    """A name that may be broken into lines before ``+``, ``-name`` and ``(`` and after ``,`` and ``_``, as HTML.
 
     >>> str(breakable("fedavg+cse(a=1)<b>"))
     'fedavg<wbr>+cse<wbr>(a=1)&lt;b&gt;'
     """
     from markupsafe import Markup, escape
 
-    return Markup("<wbr>").join(escape(piece) for piece in re.split(r"(?=[+(-])|(?<=[,_])", str(text)))
+    return Markup("<wbr>").join(escape(piece) for piece in re.split(r"(?=[+(]|-[A-Za-z])|(?<=[,_])", str(text)))
 
 
 def asset(name: str) -> str:

@@ -29,7 +29,8 @@ def question(results: Results) -> str:
     if results.kind == "run":
         return f"How well does {grid.methods[0]} segment {federation}?"
     if results.kind == "study":
-        return f"What does {results.plan.get('key')} change on {federation}?"
+        keys = [str(key) for key in results.plan.get("axes") or [results.plan.get("key")]]
+        return f"What {'does' if len(keys) == 1 else 'do'} {' and '.join(keys)} change on {federation}?"
     if results.kind == "ablation":
         of = results.plan.get("method")
         return f"What does each component of {of or 'the method'} bring on {federation}?"
@@ -98,7 +99,8 @@ def facts(results: Results, metric: str) -> list[tuple[str, str]]:
     found.append(("judged by", f"{metric_name(metric)}; {words}"))
     training = recipe.get("training", {})
     epochs = training.get("local_epochs", 1)
-    found.append(("training", f"{training.get('rounds', '?')} rounds, {counted(int(epochs), 'local epoch')} each"))
+    rounds = counted(int(training.get("rounds", 0)), "round")
+    found.append(("training", f"{rounds}, {counted(int(epochs), 'local epoch')} each"))
     found.append(("network", str(recipe.get("network", {}).get("name", "unet"))))
     found.append(("seeds", ", ".join(map(str, grid.seeds))))
     return found

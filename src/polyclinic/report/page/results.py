@@ -200,6 +200,18 @@ def _grid(
     return Grid(title, folder, methods, runs, reference or base)
 
 
+def value_title(plan: Mapping[str, Any], value: str) -> str:
+    """A value of a study with its key; a pair of values, written ``0.1, 5``, with both.
+
+    >>> value_title({"key": "a, b", "axes": {"a": [], "b": []}}, "0.1, 5")
+    'a = 0.1, b = 5'
+    """
+    keys, values = list(plan.get("axes") or ()), value.split(", ")
+    if len(keys) != len(values) or len(keys) < 2:
+        return f"{plan['key']} = {value}"
+    return ", ".join(f"{key} = {one}" for key, one in zip(keys, values, strict=True))
+
+
 def _study(folder: Path, reference: str | None) -> Results:
     path = folder / "study.json"
     plan = _table(path)
@@ -210,7 +222,7 @@ def _study(folder: Path, reference: str | None) -> Results:
             for value, name in (named if isinstance(named, dict) else dict.fromkeys(plan["values"], named)).items()
         }
         grids = [
-            _grid(folder / Path(name).name, reference, f"{plan['key']} = {value}", fixed.get(value))
+            _grid(folder / Path(name).name, reference, value_title(plan, value), fixed.get(value))
             for value, name in plan["grids"].items()
         ]
     except (KeyError, TypeError, AttributeError):

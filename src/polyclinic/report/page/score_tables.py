@@ -8,7 +8,7 @@ from typing import Any
 
 from polyclinic.evaluation.metric_registry import known_metrics
 from polyclinic.report.page.opening import metric_name
-from polyclinic.report.page.results import Grid, Results
+from polyclinic.report.page.results import Grid, Results, value_title
 from polyclinic.report.statistics import GridStatistics
 from polyclinic.report.study import StudyTable
 from polyclinic.report.tables import Comparison, metric_scale, metric_unit, value_text
@@ -88,7 +88,7 @@ def study_table(results: Results, table: StudyTable) -> SortableTable:
             spread = _deviation(table.deviation(method, value), table.metric)
             cells.append(Cell(value_text(mean, None, table.metric), _scaled(mean, table.metric), note=spread))
         rows.append(cells)
-    header = ["method", *(f"{table.key} = {value}" for value in table.values)]
+    header = ["method", *(value_title(results.plan, value) for value in table.values)]
     order = {method: number for number, method in enumerate(results.grids[0].methods)}
     return SortableTable(table.caption, header, rows, [order.get(method, 0) for method in methods])
 
@@ -121,15 +121,16 @@ def distances(grid: Grid) -> str:
 
 
 def _column(table: Comparison, column: str) -> dict[str, Cell]:
-    """The cells of a column by method, the best two marked."""
+    """The cells of a column by method, the best two marked; what reads the same has the same mark."""
     means = {method: table.mean(method, column) for method in table.methods}
-    known = sorted({v for v in means.values() if v is not None}, reverse=not _lower(table.metric))
-    places = {value: place for place, value in enumerate(known, start=1)} if len(table.methods) > 1 else {}
+    shown = {method: value_text(value, None, table.metric) for method, value in means.items() if value is not None}
+    known = sorted(set(shown.values()), key=float, reverse=not _lower(table.metric))
+    places = {text: place for place, text in enumerate(known, start=1)} if len(table.methods) > 1 else {}
     return {
         method: Cell(
             value_text(value, None, table.metric),
             _scaled(value, table.metric),
-            places.get(value, 0) if value is not None else 0,
+            places.get(shown.get(method, ""), 0),
             _deviation(table.deviation(method, column), table.metric),
         )
         for method, value in means.items()

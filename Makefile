@@ -21,8 +21,8 @@ test: $(STAMP) browser
 # A report is opened in a real Chromium. Debian's is installed where that is possible; elsewhere those tests say what is missing.
 browser:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
-	{ command -v apt-get >/dev/null && test "$$(id -u)" = 0 && apt-get install -y --no-install-recommends chromium \
-	>/dev/null 2>&1; } || echo "no Chromium here: the tests that open a report in a browser are skipped"
+	{ command -v apt-get >/dev/null && test "$$(id -u)" = 0 && apt-get update >/dev/null 2>&1 && \
+	apt-get install -y --no-install-recommends chromium >/dev/null 2>&1; } || echo "no Chromium here: the tests that open a report in a browser are skipped"
 
 # Every registered method, in one process and over Flower: the same weights? About half an hour.
 test-engines: $(STAMP)

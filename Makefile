@@ -7,16 +7,22 @@ STAMP := $(VENV)/.installed
 # One thread a worker; compiled files are kept, because tests start many processes.
 QUIET := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: demo test test-engines fuzz soak format benchmark clean
+.PHONY: demo test browser test-engines fuzz soak format benchmark clean
 
 demo: $(STAMP)
 	$(BIN)/polyclinic compare demo-nuclei --methods fedavg,fedbn --seeds 1 --out runs/demo
 
-test: $(STAMP)
+test: $(STAMP) browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(QUIET) $(BIN)/pytest -q -n 2
+
+# A report is opened in a real Chromium. Debian's is installed where that is possible; elsewhere those tests say what is missing.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	{ command -v apt-get >/dev/null && test "$$(id -u)" = 0 && apt-get update >/dev/null 2>&1 && \
+	apt-get install -y --no-install-recommends chromium >/dev/null 2>&1; } || echo "no Chromium here: the tests that open a report in a browser are skipped"
 
 # Every registered method, in one process and over Flower: the same weights? About half an hour.
 test-engines: $(STAMP)

@@ -33,6 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 _TOGETHER = (
     "tests/e2e/test_kill.py",
     "tests/e2e/test_package.py",
+    "tests/e2e/test_report_browser.py",
     "tests/deploy/site/test_worker.py",
     "tests/runs/test_grid.py",
 )

@@ -1,4 +1,4 @@
-"""What ``import polyclinic`` offers: one run, a comparison, an ablation, a study, masks of new images.
+"""What ``import polyclinic`` offers: one run, a comparison, an ablation, a study, masks of new images, a report.
 
 The command line calls the same functions.
 """
@@ -13,6 +13,7 @@ import polyclinic.deploy.local_federation  # noqa: F401 (registers the engines f
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import load_recipe, require_federation
 from polyclinic.report.ablation import AblationTable, ablation_of
+from polyclinic.report.make_report import report
 from polyclinic.report.overview import write_tables
 from polyclinic.report.statistics import check_reference
 from polyclinic.report.study import StudyTable, study_of
@@ -27,7 +28,8 @@ from polyclinic.runs.start_run import RunResult, run
 from polyclinic.runs.study import StudyPlan, plan_study, run_study
 
 __all__ = [
-    "RunResult", "ablate", "compare", "compare_ablation", "compare_grid", "compare_study", "predict", "run", "study",
+    "RunResult", "ablate", "compare", "compare_ablation", "compare_grid", "compare_study", "predict", "report", "run",
+    "study",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import ssl
@@ -17,7 +18,9 @@ from typing import Any
 import pytest
 
 from polyclinic.core.files import write_json
+from polyclinic.report import page_server
 from polyclinic.runs import live_source
+from report_support import write_grid
 from support import call
 
 uvicorn = pytest.importorskip("uvicorn")
@@ -143,6 +146,30 @@ def test_ctrl_c_is_quiet(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (done.code, done.err) == (130, "")
 
 
+def test_a_page_in_the_browser_ends_with_the_run(
+    finished: Finished, live: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_server, "_LONGEST_WAIT", 0.0)  # nobody opens it
+    done = call("watch", finished(), "--web", "--no-open", "--every", "0.1")
+    assert (done.code, done.err) == (0, "")
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", done.out.splitlines()[0])
+    grid = write_grid(tmp_path / "grid", ("fedavg",), seeds=(0,))
+    assert call("watch", grid, "--web", "--no-open", "--every", "0.1").code == 0
+    write_json(live / "live.json", a_view(stopped="No site takes part."))
+    assert call("watch", live, "--web", "--no-open", "--every", "0.1").code == 1, "a folder with its live view alone"
+
+
+def test_wrong_uses_of_the_page_get_a_sentence(finished: Finished, tmp_path: Path) -> None:
+    assert wrong(finished(), "--port", "8000").startswith("--port and --no-open are for --web")
+    assert wrong(finished(), "--web", "--once").startswith("--web goes on until the run is over")
+    assert wrong(finished(), "--web", "--insecure").startswith("--ca, --token-file and --insecure are for HOST:PORT")
+    assert wrong(tmp_path, "--web").startswith(f"{tmp_path}: not a run folder")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        assert wrong(finished(), "--web", "--port", port).startswith(f"--port {port}: cannot be used")
+
+
 def test_wrong_folders_get_a_sentence(live: Path, tmp_path: Path) -> None:
     assert wrong(tmp_path / "none").startswith(f"{tmp_path / 'none'}: no such folder")
     assert wrong(tmp_path).startswith(f"{tmp_path}: not a run folder (it has no live.json and no recipe.toml)")
@@ -229,6 +256,9 @@ def test_a_server_over_tls(
             done = call("watch", target, *options, "--every", "0.1")
         assert done.code == 0
         assert done.out.splitlines()[-1] == "Finished; average over sites (overlaps in %): dice 50.00"
+        with monkeypatch.context() as patched:
+            patched.setattr(page_server, "_LONGEST_WAIT", 0.0)
+            assert call("watch", target, *options, "--web", "--no-open", "--every", "0.1").code == 0
         # Wrong token, wrong authority, wrong name, no encryption, nothing to see.
         (tmp_path / "token").write_text("another")
         said = wrong(target, "--ca", keys.ca_cert, "--token-file", tmp_path / "token")

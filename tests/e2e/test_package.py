@@ -36,6 +36,12 @@ def test_the_wheel_is_complete(wheel: zipfile.ZipFile) -> None:
     modules = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "polyclinic").rglob("*.py")}
     assert modules <= names
     assert "polyclinic/py.typed" in names
+    assets = ROOT / "src" / "polyclinic" / "report" / "page" / "assets"
+    assert (
+        {"polyclinic/report/page/assets/page.html"}
+        <= {str(p.relative_to(ROOT / "src")) for p in assets.iterdir()}
+        <= names
+    )
     recipes = {f"polyclinic/recipes/{path.name}" for path in (ROOT / "recipes").glob("*.toml")}
     assert "polyclinic/recipes/demo-nuclei.toml" in recipes <= names
     assert not [name for name in names if name.startswith("tests")]

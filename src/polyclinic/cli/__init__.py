@@ -18,6 +18,7 @@ from polyclinic.cli.export import export
 from polyclinic.cli.keys import app as keys_app
 from polyclinic.cli.methods import methods
 from polyclinic.cli.predict import predict
+from polyclinic.cli.report import report
 from polyclinic.cli.run import run
 from polyclinic.cli.server import server
 from polyclinic.cli.site import app as site_app
@@ -54,6 +55,7 @@ app.command()(run)
 app.command()(compare)
 app.command()(ablate)
 app.command()(study)
+app.command()(report)
 app.command()(predict)
 app.command()(export)
 app.command()(methods)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from polyclinic.core.errors import PolyclinicError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,20 +33,32 @@ def watch(
     every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print the view once and end.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print the view once, as JSON.")] = False,
+    web: Annotated[
+        bool,
+        typer.Option("--web", help="Show it in the browser, as a page that keeps itself up to date; also a compare."),
+    ] = False,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="For --web. [default: any free one]")] = 0,
+    no_open: Annotated[bool, typer.Option("--no-open", help="For --web: only say the address.")] = False,
 ) -> None:
     """Watch a run: its rounds, and what each site does now, has reached, and failed at.
 
     Ends with the run: code 0 when it finished, 1 when it stopped. Where the output is no terminal, it is a line for
     every change.
     """
+    if (port or no_open) and not web:
+        raise PolyclinicError("--port and --no-open are for --web.")
+    if web:
+        if once or json_output:
+            raise PolyclinicError("--web goes on until the run is over; leave out --once and --json.")
+        _serve(target, ca, token_file, insecure, port, every, opens=not no_open)
+        return
     from rich.console import Console
 
     from polyclinic.report.live_screen import screen
     from polyclinic.runs.live_source import follow, open_source
 
     source = open_source(target, ca, token_file, insecure)
-    if insecure:
-        typer.echo("warning: --insecure: the token and the view travel without encryption.", err=True)
+    _warn(insecure)
     try:
         snapshot = source.read()
         console = Console(highlight=False)
@@ -60,6 +74,48 @@ def watch(
                 raise typer.Exit(1)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _warn(insecure: bool) -> None:
+    if insecure:
+        typer.echo("warning: --insecure: the token and the view travel without encryption.", err=True)
+
+
+def _serve(
+    target: str, ca: Path | None, token_file: Path | None, insecure: bool, port: int, every: float, opens: bool
+) -> None:
+    """The page on this machine's own address, until the run is over."""
+    from polyclinic.cli.private_address import open_privately
+    from polyclinic.report.page.live_page import FolderPage, ServerPage, watched_folder
+    from polyclinic.report.page_server import PageServer
+    from polyclinic.runs.live_source import open_source
+
+    def declared(run: Path) -> dict[str, Any]:
+        from polyclinic.runs.what_leaves import declared_exchange  # a network takes PyTorch, which takes seconds
+
+        return declared_exchange(run)
+
+    page: FolderPage | ServerPage
+    if any((Path(target) / name).is_file() for name in ("recipe.toml", "grid.json", "study.json")):
+        if ca or token_file or insecure:
+            raise PolyclinicError("--ca, --token-file and --insecure are for HOST:PORT; a folder needs none of them.")
+        page = watched_folder(Path(target), declared)
+    else:
+        source = open_source(target, ca, token_file, insecure)
+        _warn(insecure)
+        page = ServerPage(source, source.read())
+    server = PageServer(page, port)
+    typer.echo(f"{server.address}")
+    typer.echo(
+        "Keep the address to yourself: whoever has it and an account here sees the run. Ctrl-C ends this, not the run."
+    )
+    try:
+        with open_privately(server.address, opens):
+            server.serve_until_over(every)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if page.stopped:
+        raise typer.Exit(1)
 
 
 def _show_on_screen(snapshots: Iterable[LiveSnapshot], console: Console) -> LiveSnapshot:

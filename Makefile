@@ -16,7 +16,7 @@ test: $(STAMP) browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(QUIET) $(BIN)/pytest -q -n 2
+	$(QUIET) $(BIN)/pytest -q -n 3
 
 # A report is opened in a real Chromium. Debian's is installed where that is possible; elsewhere those tests say what is missing.
 browser:

@@ -87,7 +87,7 @@ def test_from_the_files_to_masks(federation: Path, tmp_path: Path) -> None:
     assert "Average over sites after a round" in trained.out
     predicted = call("predict", run, federation / "gbm" / "imagesTr", "--out", tmp_path / "masks", "--part", "repeat-2")
     assert predicted.code == 0, predicted.err
-    masks = sorted((tmp_path / "masks").iterdir())
+    masks = sorted((tmp_path / "masks").glob("*.nii.gz"))
     assert [path.name for path in masks] == [f"p{number}.nii.gz" for number in range(5)]
     mask = nibabel.load(masks[1])
     assert mask.shape == (9, 20, 18)  # type: ignore[attr-defined]

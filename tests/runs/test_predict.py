@@ -198,7 +198,7 @@ def test_masks_of_two_models_are_not_mixed(finished: Finished, tiny_federation: 
     predict(finished(), tiny_federation / "south", tmp_path)
     (tmp_path / "case0.png").unlink()
     other = finished("fedavg", "training.optimizer=sgd")
-    with pytest.raises(PolyclinicError, match=f"made with another model .{finished()}., and --skip-existing would mix"):
+    with pytest.raises(PolyclinicError, match=f"made with another model .{finished()}., .* would mix"):
         predict(other, tiny_federation / "south", tmp_path, skip_existing=True)
     assert not (tmp_path / "case0.png").exists()
 

@@ -47,7 +47,18 @@ def test_no_number_of_a_round_is_left_out(finished: Callable[..., Path]) -> None
     scalars = scalars_of(event)
     assert scalars["notes/norm_clipping/norm/south"] == event["notes"]["norm_clipping"]["norm"]["south"]
     assert scalars["shared/cdpa/prototypes/north"] == event["shared_up"]["cdpa"]["north"]["prototypes"]
-    kept = ("losses", "validation", "samples", "bytes_up", "bytes_down", "shared_up", "notes", "seconds")
+    kept = (
+        "losses",
+        "validation",
+        "samples",
+        "steps",
+        "stuck",
+        "bytes_up",
+        "bytes_down",
+        "shared_up",
+        "notes",
+        "seconds",
+    )
     sums = {"bytes/up", "bytes/down", "sites/answered", "sites/refused"}
     assert len(scalars.keys() - sums) == sum(numbers(event[key]) for key in kept)
     assert event.keys() - set(kept) == {"part", "round", "sites", "refused", "best_round", "warnings"}

@@ -30,7 +30,7 @@ def trackers_for(recipe: Recipe, folder: RunFolder) -> list[Observer]:
 
 
 def scalars_of(event: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a round by name: losses, validation, samples, bytes, seconds, what components shared and noted.
+    """The numbers of a round by name: losses, validation, samples, steps, bytes, seconds, shares and notes.
 
     No name is the beginning of another: a store of files could not keep ``bytes/up`` beside ``bytes/up/north``.
     """
@@ -44,6 +44,8 @@ def scalars_of(event: dict[str, Any]) -> dict[str, float]:
     scalars |= {f"seconds/{phase}": event["seconds"][phase] for phase in ("training", "validation")}
     scalars |= {f"seconds_of_site/{site}": value for site, value in event["seconds"].get("sites", {}).items()}
     scalars |= {f"samples/{site}": number for site, number in event["samples"].items()}
+    scalars |= {f"steps/{site}": number for site, number in event.get("steps", {}).items()}
+    scalars["stuck_rounds"] = event.get("stuck", 0)
     scalars |= {"sites/answered": len(event["samples"]), "sites/refused": len(event["refused"])}
     for component, sites in event.get("shared_up", {}).items():
         scalars |= {f"shared/{component}/{what}/{site}": v for site, own in sites.items() for what, v in own.items()}

@@ -319,7 +319,7 @@ def test_predictions_use_the_means(finished: Callable[..., Path], tiny_federatio
     for out in ("first", "second"):
         called = call("predict", run, tiny_federation / "north" / "images", "--out", tmp_path / out)
         assert called.code == 0, called.err
-        masks.append([path.read_bytes() for path in sorted((tmp_path / out).iterdir())])
+        masks.append([path.read_bytes() for path in sorted((tmp_path / out).glob("*.png"))])
     assert len(masks[0]) == 5
     assert masks[0] == masks[1]
 

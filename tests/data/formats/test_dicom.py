@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import locale
 from pathlib import Path
 
 import itk
@@ -47,7 +48,9 @@ def test_compressed_slices_are_read(tmp_path: Path) -> None:
     reader.Update()
     io.SetCompressionType(itk.GDCMImageIOEnums.Compression_JPEG2000)
     packed = str(tmp_path / "packed.dcm")
+    spoken = locale.setlocale(locale.LC_ALL)
     itk.ImageFileWriter.New(reader.GetOutput(), ImageIO=io, FileName=packed, UseCompression=True).Update()
+    locale.setlocale(locale.LC_ALL, spoken)  # GDCM's writer leaves another one behind; its reader does not
     file.unlink()
     (series,) = find_series(tmp_path).usable.values()
     series.write(tmp_path / "x.dicom.json")

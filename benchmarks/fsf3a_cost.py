@@ -115,10 +115,12 @@ def main() -> None:
     data = Federation(arguments.sites, arguments.volumes, arguments.size, task=TASK)
     steps = data.sites * -(-data.images // BATCH)
     turns = measure(arguments.rounds, data)
+    options = f"--rounds {arguments.rounds} --volumes {data.images} --size {data.size}"
     report = [
         "# What FSF3A costs",
         "",
-        f"Made by `python benchmarks/fsf3a_cost.py` with torch {torch.__version__}, one thread, {platform.machine()}.",
+        f"Made by `python benchmarks/fsf3a_cost.py {options}`",
+        f"with torch {torch.__version__}, one thread, {platform.machine()}.",
         f"{data.sites} sites of {data.images} volumes of 4 x {data.size}^3, one local epoch, batch {BATCH}, U-Net of",
         f"width 16 and depth 4 with instance norm, Adam. {arguments.rounds} rounds after the first; the methods take",
         "turns; medians of seconds, and of the ratios of each turn.",

@@ -225,7 +225,8 @@ def _used(settings: dict[str, Any]) -> dict[str, Any]:
         "fit": steps["size"] is None,
         "orientation": settings["spatial_dims"] == 2 and not settings["volumes_as_slices"],
     }
-    return {name: value for name, value in steps.items() if value is not None and not without.get(name)}
+    used = {name: value for name, value in steps.items() if value is not None and not without.get(name)}
+    return used | used.pop("site_intensity", {})
 
 
 def _limits(workspace: Workspace, chosen: Chosen, summary: dict[str, Any]) -> list[str]:

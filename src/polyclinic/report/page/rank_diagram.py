@@ -25,6 +25,6 @@ def rank_diagram(statistics: GridStatistics | None) -> RankDiagram | None:
         return None
     address = f"data:image/svg+xml;base64,{base64.b64encode(svg_of(ranks)).decode('ascii')}"
     note = (
-        "Mean ranks over sites, 1 is best. Methods under one bar are not told apart by the critical difference (5 %)."
+        "Mean ranks over sites, 1 is best. Methods joined by a bar are not told apart by the critical difference (5 %)."
     )
     return RankDiagram(address, f"Critical-difference diagram. {ranks.sentence}", note)

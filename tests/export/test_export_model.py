@@ -87,6 +87,8 @@ def test_the_numbers_of_a_site_go_into_the_files(finished: Finished, tiny_federa
         models.append(Model(done.folder))
         card = (done.folder / "MODEL_CARD.md").read_text()
         assert f"scaled by the mean and deviation of the training images of {site}; these numbers are in" in card
+        assert f"| mean | \\[{kept['mean'][0]}\\] |" in card
+        assert "site_intensity" not in card
     assert found["north"] != found["south"]
     image = tiny_federation / "north" / "images" / "case0.png"
     north, south = (model.probabilities(image) for model in models)
@@ -109,6 +111,8 @@ def test_without_a_site_images_are_scaled_by_all_of_them_together(
     assert any(not np.allclose(*pair, atol=1e-3) for pair in shown)  # an image by itself has numbers of its own
     (path,) = predict(run, images[0].paths[0], tmp_path / "one")
     np.testing.assert_array_equal(alone.segment(images[0]), Image.open(path))
+    model.scale_by(images[0].paths[0])  # another call is for other images
+    np.testing.assert_allclose(model.probabilities(images[0]), alone.probabilities(images[0]), atol=1e-6)
     with pytest.raises(PolyclinicError, match="a bundle sees one image at a time; give --site NAME"):
         export_model(run, "monai-bundle", out=tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()

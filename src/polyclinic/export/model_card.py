@@ -226,7 +226,8 @@ def _used(settings: dict[str, Any]) -> dict[str, Any]:
         "orientation": settings["spatial_dims"] == 2 and not settings["volumes_as_slices"],
     }
     used = {name: value for name, value in steps.items() if value is not None and not without.get(name)}
-    return used | used.pop("site_intensity", {})
+    site = used.pop("site_intensity", {})
+    return {**used, **site}
 
 
 def _limits(workspace: Workspace, chosen: Chosen, summary: dict[str, Any]) -> list[str]:

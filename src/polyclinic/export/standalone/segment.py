@@ -38,6 +38,8 @@ class Model:
         self.settings: dict[str, Any] = json.loads(settings.read_text(encoding="utf-8"))
         self.classes: list[str] = self.settings["classes"]
         self.network = network or load_network(folder)
+        steps = self.settings.get("preprocessing", {})
+        self._scales_by_images = steps.get("intensity") == "site" and steps["site_intensity"] is None
 
     def images(self, path: str | Path) -> list[ImageFiles]:
         """The images of a file or a folder."""
@@ -46,10 +48,11 @@ class Model:
     def scale_by(self, images: str | Path | Iterable[ImageFiles]) -> None:
         """Scale intensities by the mean and deviation of all these images, where the model is made for that.
 
-        A model with the numbers of a site keeps them. Without this call every image has its own.
+        A model with the numbers of a site keeps them. Without this call every image has its own; another call is for
+        other images.
         """
-        steps = self.settings["preprocessing"]
-        if steps["intensity"] == "site" and steps["site_intensity"] is None:
+        if self._scales_by_images:
+            steps = self.settings["preprocessing"]
             listed = self.images(images) if isinstance(images, str | Path) else images
             moments = [self._told(image_moments, files) for files in listed]
             steps["site_intensity"] = intensity_of(moments, steps["intensity_statistics"])

@@ -173,6 +173,9 @@ def test_wrong_uses_of_the_page_get_a_sentence(finished: Finished, tmp_path: Pat
 def test_wrong_folders_get_a_sentence(live: Path, tmp_path: Path) -> None:
     assert wrong(tmp_path / "none").startswith(f"{tmp_path / 'none'}: no such folder")
     assert wrong(tmp_path).startswith(f"{tmp_path}: not a run folder (it has no live.json and no recipe.toml)")
+    (tmp_path / "several").mkdir()
+    (tmp_path / "several" / "grid.json").write_text("{}")
+    assert "holds several runs; give one of their folders, or --web" in wrong(tmp_path / "several")
     assert wrong(live / "live.json").startswith(f"{live / 'live.json'}: a file; give the run folder")
     assert wrong(live, "--insecure").startswith("--ca, --token-file and --insecure are for HOST:PORT")
     for text in ("{", "[]", '{"sites": 3}', '{"sites": {"a": 3}}', '{"sites": {}, "dice": "x"}'):

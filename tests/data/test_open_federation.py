@@ -86,6 +86,26 @@ def test_wrong_folders_get_a_sentence(tmp_path: Path) -> None:
         open_federation(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["=cmd()", "+1+cmd", "-2+3", "@SUM(A1)"])
+def test_names_that_a_spreadsheet_would_compute_are_refused(name: str, tmp_path: Path) -> None:
+    """Names stand in the first columns of cases.csv, split.csv and the tables."""
+    folder = two_sites(tmp_path / "case")
+    (folder / "manifest.csv").write_text(f"site,image,case\nnorth,a,{name}\n")
+    with pytest.raises(PolyclinicError, match=r"north: the case '.*' begins with '.', which a spreadsheet takes"):
+        open_federation(folder)
+    (two_sites(tmp_path / "site") / "north").rename(tmp_path / "site" / name)
+    with pytest.raises(PolyclinicError, match=r"the site '.*' begins with"):
+        open_federation(tmp_path / "site")
+    (two_sites(tmp_path / "class") / "federation.toml").write_text(f'classes = ["background", "{name}"]')
+    with pytest.raises(PolyclinicError, match=r"the class or region '.*' begins with"):
+        open_federation(tmp_path / "class")
+
+
+def test_numbers_with_a_sign_are_names(tmp_path: Path) -> None:
+    (two_sites(tmp_path) / "north").rename(tmp_path / "-7")
+    assert list(open_federation(tmp_path).sites) == ["-7", "east"]
+
+
 def test_hidden_folders_are_no_sites(tmp_path: Path) -> None:
     (two_sites(tmp_path) / ".cache").mkdir()
     (tmp_path / "__pycache__").mkdir()

@@ -382,6 +382,8 @@ def test_honest_scores_are_accepted(evaluation: Evaluation) -> None:
         (scores(case="a\rb"), "a name that is too long for a table, or not one line"),
         (scores(metric="a\x1b[2J"), "a name that is too long for a table, or not one line"),
         (scores(**{"class": "a\x00"}), "a name that is too long for a table, or not one line"),
+        (scores(case="=cmd()"), "a formula to a spreadsheet"),
+        (scores(image="@SUM(A1)"), "a formula to a spreadsheet"),
         (scores(image="x" * 1001), "a name that is too long for a table, or not one line"),
         (scores(value=inf), "a row has the value inf"),
         (scores(value=-inf), "a row has the value -inf"),

@@ -72,6 +72,52 @@ def test_volumes_and_a_sliding_window(dims: int, tmp_path: Path) -> None:
         np.testing.assert_array_equal(model.segment(federation / "a" / "images" / path.name), wanted)
 
 
+SITE = "data.intensity=site"
+
+
+def test_the_numbers_of_a_site_go_into_the_files(finished: Finished, tiny_federation: Path, tmp_path: Path) -> None:
+    run, found, models = finished("fedavg", SITE), {}, []
+    for site in ("north", "south"):
+        done = export_model(run, "torchscript", out=tmp_path / site, site=site)
+        assert done.check.kind == "test"
+        found[site] = json.loads((done.folder / "model.json").read_text())["preprocessing"]["site_intensity"]
+        kept = json.loads((run / "sites" / site / "all" / "intensity.json").read_text())
+        assert found[site] == {name: kept[name] for name in ("mean", "deviation")}
+        masks_agree(done.folder, run, tiny_federation / "north", tmp_path / f"{site}-own", site=site)
+        models.append(Model(done.folder))
+        card = (done.folder / "MODEL_CARD.md").read_text()
+        assert f"scaled by the mean and deviation of the training images of {site}; these numbers are in" in card
+        assert f"| mean | \\[{kept['mean'][0]}\\] |" in card
+        assert "site_intensity" not in card
+    assert found["north"] != found["south"]
+    image = tiny_federation / "north" / "images" / "case0.png"
+    north, south = (model.probabilities(image) for model in models)
+    assert np.abs(north - south).max() > 0.01
+
+
+def test_without_a_site_images_are_scaled_by_all_of_them_together(
+    finished: Finished, tiny_federation: Path, tmp_path: Path
+) -> None:
+    run = finished("fedavg", SITE)
+    done = export_model(run, "onnx", out=tmp_path / "out")
+    assert "of all images that are segmented together" in (done.folder / "MODEL_CARD.md").read_text()
+    model, alone = Model(done.folder), Model(done.folder)
+    images = model.images(tiny_federation / "north")
+    model.scale_by(images)
+    shown = []
+    for path, files in zip(predict(run, tiny_federation / "north", tmp_path / "own"), images, strict=True):
+        np.testing.assert_array_equal(model.segment(files), Image.open(path))
+        shown.append((model.probabilities(files), alone.probabilities(files)))
+    assert any(not np.allclose(*pair, atol=1e-3) for pair in shown)  # an image by itself has numbers of its own
+    (path,) = predict(run, images[0].paths[0], tmp_path / "one")
+    np.testing.assert_array_equal(alone.segment(images[0]), Image.open(path))
+    model.scale_by(images[0].paths[0])  # another call is for other images
+    np.testing.assert_allclose(model.probabilities(images[0]), alone.probabilities(images[0]), atol=1e-6)
+    with pytest.raises(PolyclinicError, match="a bundle sees one image at a time; give --site NAME"):
+        export_model(run, "monai-bundle", out=tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
 def test_a_model_that_is_not_the_runs_leaves_nothing(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,5 +109,5 @@ def test_the_bundle_runs_by_monais_command_where_there_is_no_polyclinic(
     assert set(done.files) == {
         "LICENSE", "configs/inference.json", "configs/metadata.json", "docs/README.md", "models/model.ts",
         "scripts/__init__.py", "scripts/bundle_steps.py", "scripts/image_files.py", "scripts/preparation.py",
-        "scripts/resampling.py",
+        "scripts/resampling.py", "scripts/site_intensity.py",
     }  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from polyclinic.evaluation.ranks import critical_difference
-from polyclinic.report.critical_difference import FILES, draw, write_diagrams
+from polyclinic.report.critical_difference import FILES, draw, svg_of, write_diagrams
 from polyclinic.report.site_ranks import Ranks
 
 RANKS = Ranks(
@@ -28,6 +28,13 @@ def test_it_is_drawn_twice_the_same(tmp_path: Path) -> None:
     paths = ElementTree.parse(first / FILES[1]).iter(f"{SVG}path")
     bars = [path for path in paths if "stroke-width: 3" in path.get("style", "")]
     assert len(bars) == 2, "best to the third, and the second to the last: two groups that are alike"
+
+
+def test_in_memory_it_is_the_same_picture_without_any_text_of_others(tmp_path: Path) -> None:
+    draw(RANKS, [tmp_path / "ranks.svg"])
+    assert svg_of(RANKS) == (tmp_path / "ranks.svg").read_bytes()
+    names = {element.tag for element in ElementTree.fromstring(svg_of(RANKS)).iter() if element.tag.startswith(SVG)}
+    assert not names & {f"{SVG}{name}" for name in ("script", "text", "a", "foreignObject", "image")}
 
 
 def test_letters_that_the_font_has_not_are_no_warning(tmp_path: Path) -> None:

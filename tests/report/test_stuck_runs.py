@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from polyclinic.report.stuck_runs import stuck_line, stuck_runs, stuck_runs_line
 
 
@@ -27,6 +29,11 @@ def test_a_run_says_how_long_it_was_stuck() -> None:
     )
     folds = {"stuck": {"fold-1": {"longest": 5, "at_end": 0}, "fold-2": {"longest": 6, "at_end": 0}}}
     assert "6 validated rounds in part fold-2;" in stuck_line(folds)
+
+
+@pytest.mark.parametrize("damaged", [3, [], {"all": 7}, {"all": {"longest": "many", "at_end": 1}}, {"all": {}}])
+def test_a_record_that_is_none_is_passed_over(damaged: Any) -> None:
+    assert stuck_line({"stuck": damaged}) == ""
 
 
 def test_a_grid_names_the_runs_that_were_stuck(tmp_path: Path) -> None:

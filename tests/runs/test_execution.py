@@ -12,7 +12,9 @@ import torch
 
 import polyclinic
 from polyclinic.core.tensor_files import load_tensors
+from polyclinic.evaluation.aggregate import rows_from_csv, rows_to_csv
 from polyclinic.federation.observer import Observer
+from polyclinic.federation.site_policy import _numbered
 from polyclinic.runs.execution import Execution
 from polyclinic.runs.folder import RunFolder
 from run_files import events_of, rows_of, summary_of
@@ -116,3 +118,23 @@ def test_repeated_splits_have_a_mean_and_a_deviation(finished: Callable[..., Pat
     dice = [summary["repeats"][f"repeat-{number}"]["sites"]["north"]["dice"] for number in (1, 2)]
     assert summary["sites"]["north"]["dice"] == pytest.approx(sum(dice) / 2)
     assert {row["part"] for row in rows_of(run)} == {"repeat-1", "repeat-2"}
+
+
+def test_cases_with_numbers_for_names_are_others_in_every_fold(
+    finished: Callable[..., Path], tiny_recipe_file: Path, tmp_path: Path
+) -> None:
+    """As if the sites' policies had said ``per_case_metrics = "numbered"``, which sites in this process have not."""
+    overrides = ("protocol.kind=k-fold", "protocol.folds=2")
+    named = finished("fedbn", *overrides)
+    run = shutil.copytree(named, tmp_path / "run")
+    (run / "summary.json").unlink()
+    for part in (run / "checkpoints").iterdir():
+        rows = rows_from_csv(part / "cases.csv")
+        numbered = [row for site in ("north", "south") for row in _numbered([r for r in rows if r["site"] == site])]
+        rows_to_csv(part / "cases.csv", numbered)
+    polyclinic.run(tiny_recipe_file, out=run, method="fedbn", overrides=overrides, resume=True)
+    for site, values in summary_of(named)["sites"].items():
+        assert summary_of(run)["sites"][site] == pytest.approx(values)
+    cases = {(row["site"], row["case"]) for row in rows_from_csv(run / "cases.csv")}
+    assert ("north", "fold-2/case-1") in cases
+    assert len(cases) == 5 + 4

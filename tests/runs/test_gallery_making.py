@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import polyclinic
-from gallery_support import MORE_TESTS, dice_of_pictures, grid_of, table, values_of
+from gallery_support import MORE_TESTS, dice_of_pictures, grid_of, mask, table, values_of
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.tensor_files import load_tensors, save_tensors
 from polyclinic.runs.gallery import make_gallery
@@ -124,6 +125,36 @@ def test_volumes_are_shown_slice_by_slice(tmp_path: Path, dims: int, overrides: 
         if "evaluation.per=image" not in overrides:
             assert dice_of_pictures(run, entry, "fedavg") == pytest.approx(entry["scores"]["fedavg"])
     assert found["methods"] == ["fedavg"]
+
+
+def test_regions_are_painted_as_they_were_scored(tmp_path: Path) -> None:
+    """By sums of probabilities: after one step a network has many pixels whose class is another."""
+    federation = write_tiny_federation(tmp_path / "f")
+    words = 'classes = ["background", "ring", "core"]\nspatial_dims = 2\nchannels = 1\n[regions]\n'
+    (federation / "federation.toml").write_text(words + 'whole = ["ring", "core"]\ncore = ["core"]\n')
+    for path in federation.glob("*/labels/*.png"):
+        label = np.asarray(Image.open(path)).copy()
+        label[:, : int(np.argwhere(label)[:, 1].mean())] *= 2
+        Image.fromarray(label).save(path)
+    recipe = write_tiny_recipe(tmp_path / "r.toml", federation, rounds=1, local_epochs=2)
+    runs = {
+        how: polyclinic.run(recipe, out=tmp_path / how, overrides=[f"evaluation.regions={how}"]).folder
+        for how in ("sum", "argmax")
+    }
+    painted = {}
+    for how, run in runs.items():
+        make_gallery(run)
+        found = table(run)
+        assert (found["classes"], found["skipped"]) == (["whole", "core"], [])
+        for site, (entry,) in found["sites"].items():
+            assert entry["agrees"]
+            (one,) = entry["slices"]
+            truth, predicted = (mask(run / "gallery" / n) for n in (one["truth"], one["predictions"]["fedavg"]))
+            pairs = [(truth > 0, predicted > 0), (truth == 2, predicted == 2)]
+            counted = [2 * (a & b).sum() / (a.sum() + b.sum()) for a, b in pairs]
+            assert counted == pytest.approx(values_of(run, site, entry["case"]))
+            painted[how, site] = predicted
+    assert any((painted["sum", site] != painted["argmax", site]).any() for site in ("north", "south"))
 
 
 def test_images_that_are_elsewhere_are_said_to_be(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from polyclinic.runs.gallery_pictures import (
     image_png,
     judged_numbers,
     mask_png,
+    painted_regions,
     planes_of,
     shown_intensities,
 )
@@ -122,6 +123,11 @@ def test_of_nested_regions_the_innermost_is_painted() -> None:
     assert judged_numbers(Task(("background", "a", "b"), 1, 2))[:4].tolist() == [0, 1, 2, 0]
     partly = Task(("background", "a", "b"), 1, 2, regions=(("only", (2,)),))
     assert judged_numbers(partly)[:3].tolist() == [0, 0, 1]
+    masks = np.array([[1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 1, 0]], dtype=bool)
+    assert painted_regions(masks, task).tolist() == [1, 2, 3, 0]
+    equal = Task(("background", "a", "b", "c"), 1, 2, regions=(("left", (1, 2)), ("right", (2, 3))))
+    both = painted_regions(np.array([[True], [True]]), equal)
+    assert both.tolist() == [judged_numbers(equal)[2]] == [2], "of two with equally many classes the later one"
 
 
 def test_a_mask_has_the_colours_of_its_classes_and_nothing_elsewhere() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from polyclinic.runs.tested_scores import scores_table
+from polyclinic.evaluation.aggregate import are_numbered
+from polyclinic.runs.tested_scores import scores_table, told_apart
 
 
 def rows(site: str, **values: float) -> list[Any]:
@@ -37,3 +38,23 @@ def test_sites_that_send_statistics_alone_stand_beside_the_others() -> None:
     parts, facts = {"one": rows("a", p=0.2), "two": rows("a", q=0.4)}, {"one": stats, "two": other}
     assert scores_table(parts, facts, repeated=False)["sites"]["b"]["dice"] == pytest.approx((3 * 0.5 + 0.9) / 4)
     assert scores_table(parts, facts, repeated=True)["sites"]["b"]["dice"] == pytest.approx((0.5 + 0.9) / 2)
+
+
+def test_numbers_in_place_of_names_begin_anew_in_every_fold() -> None:
+    def numbered(site: str, *values: float) -> list[Any]:
+        found = rows(site, **{f"case-{number}": value for number, value in enumerate(values, start=1)})
+        return [{**row, "image": f"image-{place}"} for place, row in enumerate(found, start=1)]
+
+    parts = {
+        "fold-1": [*numbered("a", 0.2, 0.4, 0.6), *rows("b", p=0.1)],
+        "fold-2": [*numbered("a", 1.0), *rows("b", q=0.3)],
+    }
+    facts: dict[str, Any] = {"fold-1": {}, "fold-2": {}}
+    apart = told_apart(parts)
+    assert scores_table(apart, facts, repeated=False)["sites"]["a"]["dice"] == pytest.approx(mean([0.2, 0.4, 0.6, 1.0]))
+    assert [row["case"] for row in apart["fold-2"]] == ["fold-2/case-1", "q"]
+    assert are_numbered(row for row in apart["fold-1"] if row["site"] == "a")
+    once = {"without-a": numbered("a", 0.2), "without-b": numbered("b", 0.4)}
+    assert told_apart(once) == once, "each site is tested in one part"
+    named = {"one": rows("a", p=0.2), "two": rows("a", p=0.9)}
+    assert told_apart(named) == named, "a name is the same case wherever it stands"

@@ -17,7 +17,10 @@ def export(
         Path | None, typer.Option("--out", "-o", help="Folder for the model. [default: RUN/exports/FORMAT]")
     ] = None,
     site: Annotated[
-        str | None, typer.Option("--site", help="Whose model, for methods whose sites have models of their own.")
+        str | None,
+        typer.Option(
+            "--site", help="Whose model, where sites have their own; with data.intensity = site whose numbers."
+        ),
     ] = None,
     part: Annotated[
         str | None, typer.Option("--part", help="Which training, for protocols with several (without-x, fold-1).")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,15 @@ def printable_line(text: str) -> str:
     """A site's text as one printable line of bounded length, for a terminal and a record: it may hold anything."""
     plain = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * _LONGEST_LINE])
     return " ".join(plain.split())[:_LONGEST_LINE]
+
+
+def reads_as_formula(text: str) -> bool:
+    """Whether a spreadsheet that opens a CSV file would compute a text instead of showing it; a number is none.
+
+    >>> [reads_as_formula(text) for text in ("=cmd()", "@SUM(A1)", "-1+2", "-7", "case-1")]
+    [True, True, True, False, False]
+    """
+    return text.startswith(("=", "+", "-", "@")) and re.fullmatch(r"[+-]\d+(\.\d+)?", text) is None
 
 
 def counted(number: int, noun: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.core.wording import printable_line, reads_as_formula
 from polyclinic.data.case_names import case_names
 from polyclinic.data.federation import Federation, Item, Task, item_header
 from polyclinic.data.federation_file import FederationFile, read_federation_file
@@ -39,9 +40,29 @@ def open_federation(source: str | Path, settings: DataSettings = _DEFAULTS) -> F
         site: tuple(make_item(site, entry, rows.get((site, entry.name)), case_of) for entry in entries)
         for site, entries in images.items()
     }
+    _refuse_formulas(sites, root)
     headers = {site: item_header(items[0]) for site, items in sites.items()}
     task, sliced = task_of_files(root, declared, files, headers, settings)
+    for name in task.judged:
+        _refuse_formula("class or region", name, root)
     return Federation(declared.name or root.name, task, with_label_values(sites, declared, task, root), root, sliced)
+
+
+def _refuse_formulas(sites: dict[str, tuple[Item, ...]], root: Path) -> None:
+    for site, items in sites.items():
+        _refuse_formula("site", site, root)
+        for item in items:
+            _refuse_formula("image", item.name, root / site)
+            _refuse_formula("case", item.case, root / site)
+
+
+def _refuse_formula(kind: str, name: str, where: Path) -> None:
+    """Names stand in CSV files, which people open in spreadsheets."""
+    if reads_as_formula(name):
+        raise PolyclinicError(
+            f"{where}: the {kind} '{printable_line(name)}' begins with '{name[0]}', which a spreadsheet takes for a "
+            "formula in the tables of results; rename it."
+        )
 
 
 def with_label_values(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NotRequired, TypedDict
@@ -68,6 +69,13 @@ def named_case_values(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
             key = metric if name is None else f"{metric}/{name}"
             values[key] = {case: _case_value(images, name) for case, images in cases.items()}
     return values
+
+
+def are_numbered(rows: Iterable[Row]) -> bool:
+    """Whether a site's cases have numbers for names, which a policy gives them (``federation/site_policy.py``)."""
+    return all(
+        re.fullmatch(r"(.+/)?case-\d+", row["case"]) and re.fullmatch(r"image-\d+", row["image"]) for row in rows
+    )
 
 
 def mean(values: Iterable[float]) -> float:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from polyclinic.core.errors import suggestion
+from polyclinic.core.wording import reads_as_formula
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Evaluation, Update, tensor_bytes
 
@@ -53,7 +54,7 @@ def scores_problem(scores: Evaluation) -> str | None:
         if row["site"] != scores.site:
             return f"it has a row of site '{row['site']}'"
         if not all(_fits_table(text) for text in row.values() if isinstance(text, str)):
-            return "a row has a name that is too long for a table, or not one line"
+            return "a row has a name that is too long for a table, or not one line, or a formula to a spreadsheet"
         if not _fits_mean(row["value"]):
             return f"a row has the value {row['value']}"
     for name, numbers in scores.stats.items():
@@ -65,8 +66,9 @@ def scores_problem(scores: Evaluation) -> str | None:
 
 
 def _fits_table(text: str) -> bool:
-    """Whether a table can hold a text and give it back."""
-    return len(text) <= _LONGEST_NAME and not any(ord(letter) < 32 for letter in text)
+    """Whether a table can hold a text and give it back, and a spreadsheet that opens it computes nothing."""
+    plain = not any(ord(letter) < 32 for letter in text) and not reads_as_formula(text)
+    return len(text) <= _LONGEST_NAME and plain
 
 
 def _fits_mean(value: str | float) -> bool:

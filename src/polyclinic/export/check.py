@@ -13,6 +13,7 @@ import torch
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.wording import counted, printable_line
 from polyclinic.data.federation import Federation, Item
+from polyclinic.data.own_intensity import with_own_intensity
 from polyclinic.data.preprocessing import prepare, to_file_grid
 from polyclinic.export.standalone import preparation
 from polyclinic.export.standalone.image_files import ImageFiles
@@ -65,9 +66,11 @@ class Expected:
 
 def expected_predictions(workspace: Workspace, federation: Federation, items: Iterable[Item]) -> list[Expected]:
     """The run's own predictions, as ``polyclinic predict`` makes them."""
-    found = []
-    for item in items:
-        unlabelled = Item(item.site, item.name, item.images, None, item.case, places=item.places)
+    found, items = [], list(items)
+    # To a prediction all images are of no site, or of the one that was chosen.
+    nowhere = [Item("", item.name, item.images, None, item.case, places=item.places) for item in items]
+    federation = with_own_intensity(federation, nowhere, workspace.recipe.data)
+    for item, unlabelled in zip(items, nowhere, strict=True):
         prepared = prepare(unlabelled, federation, workspace.recipe.data)
         batches = torch.split(torch.stack([one.image for one in prepared]), workspace.recipe.evaluation.batch_size)
         probabilities = torch.cat([workspace.predict(batch).cpu() for batch in batches])
@@ -81,6 +84,7 @@ def compare(
 ) -> Check:
     """Run an exported model over the images; ``read_mask`` gives masks that another program has made with it."""
     largest, pixels, differing, unexplained, foreground = 0.0, 0, 0, 0, 0
+    model.scale_by([_files(wanted.item) for wanted in expected])
     for wanted in expected:
         prepared = model.prepare(_files(wanted.item))
         probabilities = model.predict(prepared.samples)

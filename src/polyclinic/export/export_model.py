@@ -15,6 +15,7 @@ import numpy as np
 
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.files import make_folder, write_json, write_text
+from polyclinic.data.federation import Federation
 from polyclinic.export.check import Check, Expected, compare, expected_predictions
 from polyclinic.export.check_images import CheckImages, find_check_images
 from polyclinic.export.graphs import PlainModel, require, write_onnx, write_torchscript
@@ -84,6 +85,7 @@ def export_model(
         raise PolyclinicError(f"{target}: is there already, and nothing is overwritten; choose another --out.")
     say("reading the run")
     workspace, federation = load_model(Path(run), site=site, part=part, model=model, warn=warn)
+    _require_intensity(to, workspace, federation)
     chosen = _chosen(folder, part, site, model or workspace.recipe.training.select)
     settings = model_settings(workspace, federation)
     with _staged(target) as staged, tempfile.TemporaryDirectory(prefix="polyclinic-export-") as scratch:
@@ -193,6 +195,15 @@ def _copy_image(path: Path, target: Path) -> None:
     import itk
 
     itk.imwrite(itk.imread(str(path)), f"{target}.mha")
+
+
+def _require_intensity(to: str, workspace: Workspace, federation: Federation) -> None:
+    if to == "monai-bundle" and workspace.recipe.data.intensity == "site" and not federation.intensity:
+        raise PolyclinicError(
+            "--to monai-bundle: with data.intensity = site images are scaled by the mean and deviation of several, and "
+            "a bundle sees one image at a time; give --site NAME to put those of a site into it, or use --to onnx or "
+            "--to torchscript."
+        )
 
 
 def _require_passed(check: Check, to: str) -> None:

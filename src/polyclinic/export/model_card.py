@@ -57,7 +57,7 @@ def model_card(
         "Results by site": _results(summary, _owner(workspace, chosen)),
         "What left the sites": _left(workspace, summary),
         "Training": _training(workspace),
-        "Input and output": _in_and_out(settings),
+        "Input and output": [*_in_and_out(settings), *_scaling(settings, chosen)],
         # Without the names of images: they may be those of patients, and a card is made to be shown.
         "Check of this export": [check.sentence().capitalize() + ".", ""],
         "Intended use": _INTENDED,
@@ -196,16 +196,38 @@ def _in_and_out(settings: dict[str, Any]) -> list[str]:
     return table(("", ""), [*rows, ("sizes of the network", plain(fixed) if fixed else "any")])
 
 
+def _scaling(settings: dict[str, Any], chosen: Chosen) -> list[str]:
+    """Whose mean and deviation images are scaled by, where a site's are taken."""
+    steps = settings["preprocessing"]
+    if steps["intensity"] != "site":
+        return []
+    if steps["site_intensity"] is None:
+        text = (
+            "Intensities are scaled by the mean and deviation of all images that are segmented together, as if they "
+            "were all of one site: give images of one site at a time, and many of them; with other images beside it an "
+            "image has another mask."
+        )
+    else:
+        text = (
+            f"Intensities are scaled by the mean and deviation of the training images of {plain(chosen.site)}; these "
+            "numbers are in the files. Images of other scanners may need others."
+        )
+    return [text, ""]
+
+
 def _used(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of the preprocessing that change anything."""
     steps = settings["preprocessing"]
     without = {
         "percentiles": steps["intensity"] != "percentile",
-        "nonzero": steps["intensity"] != "z-score",
+        "nonzero": steps["intensity"] not in ("z-score", "site"),
+        "intensity_statistics": steps["intensity"] != "site",
         "fit": steps["size"] is None,
         "orientation": settings["spatial_dims"] == 2 and not settings["volumes_as_slices"],
     }
-    return {name: value for name, value in steps.items() if value is not None and not without.get(name)}
+    used = {name: value for name, value in steps.items() if value is not None and not without.get(name)}
+    site = used.pop("site_intensity", {})
+    return {**used, **site}
 
 
 def _limits(workspace: Workspace, chosen: Chosen, summary: dict[str, Any]) -> list[str]:

@@ -104,6 +104,8 @@ def preprocessing(settings: dict[str, Any]) -> list[dict[str, Any]]:
             if sliced:
                 size.insert(settings["slice_axis"], -1)
             found.append(_step(name, **{argument: size}))
+    if steps["site_intensity"] is not None:
+        found.append(_step(f"{_STEPS}.SiteIntensityd", nonzero=steps["nonzero"], **steps["site_intensity"]))
     if not sliced and settings["neighbours"]:
         found.append(_step("RepeatChanneld", repeats=2 * settings["neighbours"] + 1))
     return [*found, _step(f"{_STEPS}.NoteAffined")]
@@ -119,6 +121,7 @@ def _intensity(steps: dict[str, Any]) -> list[dict[str, Any]]:
             lower=lower, upper=upper, b_min=0.0, b_max=1.0, clip=True, channel_wise=True,
         ),
         "full-range": _step(f"{_STEPS}.FullRanged"),
+        "site": _step(f"{_STEPS}.FullRanged", pictures=True),
     }  # fmt: skip
     return [ways[steps["intensity"]]] if steps["intensity"] in ways else []
 
@@ -139,7 +142,7 @@ def bundle_metadata(settings: dict[str, Any], description: str) -> dict[str, Any
         "num_channels": settings["channels"],
         "spatial_shape": shape,
         "dtype": "float32",
-        "value_range": [0, 1] if settings["preprocessing"]["intensity"] not in ("z-score", "none") else [],
+        "value_range": [0, 1] if settings["preprocessing"]["intensity"] not in ("z-score", "site", "none") else [],
         "is_patch_data": inference["patch"] is not None,
         "channel_def": {str(number): f"channel {number}" for number in range(settings["channels"])},
     }

@@ -8,9 +8,9 @@ from pathlib import Path
 from polyclinic.core.files import write_text
 
 _PACKAGE = "polyclinic.export.standalone"
-PROGRAM = ("segment.py", "preparation.py", "resampling.py", "image_files.py")
+PROGRAM = ("segment.py", "preparation.py", "resampling.py", "image_files.py", "site_intensity.py")
 """What runs an exported model: the command, and what it imports."""
-BUNDLE_SCRIPTS = ("bundle_steps.py", "preparation.py", "resampling.py", "image_files.py")
+BUNDLE_SCRIPTS = ("bundle_steps.py", "preparation.py", "resampling.py", "image_files.py", "site_intensity.py")
 """What a MONAI bundle needs beside MONAI's own transforms."""
 
 

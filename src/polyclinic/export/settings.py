@@ -12,6 +12,7 @@ from polyclinic.federation.workspace import Workspace
 def model_settings(workspace: Workspace, federation: Federation) -> dict[str, Any]:
     """Everything that is needed between a file and its mask; nothing of it says where a run's images were."""
     task, data, evaluation = workspace.task, workspace.recipe.data, workspace.recipe.evaluation
+    site = federation.intensity.get("")  # where --site was given
     return {
         "format": "polyclinic-model-1",
         "made_by": f"polyclinic {VERSION}",
@@ -30,6 +31,8 @@ def model_settings(workspace: Workspace, federation: Federation) -> dict[str, An
             "orientation": "".join(letter for letter in (data.orientation or "RAS").upper() if letter in "LRPAIS"),
             "spacing": None if data.spacing is None else list(data.spacing),
             "intensity": data.intensity,
+            "intensity_statistics": data.intensity_statistics,
+            "site_intensity": None if site is None else {"mean": [*site.mean], "deviation": [*site.deviation]},
             "percentiles": list(data.percentiles),
             "nonzero": data.nonzero,
             "crop": None if data.crop is None else list(data.crop),

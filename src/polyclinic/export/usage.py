@@ -35,6 +35,7 @@ def usage(to: str, settings: dict[str, Any]) -> list[str]:
         "from segment import Model",
         "",
         'model = Model(".")',
+        *_scaling(settings),
         f'mask = model.segment("{example}")  # the number of a class for every pixel',
         f'probabilities = model.probabilities("{example}")  # (class, *spatial)',
         "print(mask.shape, model.classes)",
@@ -42,6 +43,13 @@ def usage(to: str, settings: dict[str, Any]) -> list[str]:
         "",
         *_graph(to, settings),
     ]
+
+
+def _scaling(settings: dict[str, Any]) -> list[str]:
+    steps = settings["preprocessing"]
+    if steps["intensity"] != "site" or steps["site_intensity"] is not None:
+        return []
+    return ['model.scale_by("/path/to/images")  # by the mean and deviation of all of these, else of each alone']
 
 
 def _graph(to: str, settings: dict[str, Any]) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from polyclinic.core.wording import printable_line
 from polyclinic.evaluation.ranks import alike
 from polyclinic.report.site_ranks import Ranks
 from polyclinic.report.statistics_words import p_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FILES = ("critical-difference.pdf", "critical-difference.svg")
 _LONGEST_NAME = 48  # letters
@@ -34,7 +38,31 @@ def write_diagrams(folder: Path, ranks: Ranks | None) -> None:
 
 def draw(ranks: Ranks, paths: Sequence[Path]) -> None:
     """Draw the diagram into files, the kind of each by its ending; the same ranks give the same bytes."""
+    figure = _figure(ranks)
+    for path in paths:
+        with atomic_write(path) as temporary:
+            _save(figure, temporary, path.suffix[1:])
+
+
+def svg_of(ranks: Ranks) -> bytes:
+    """The diagram as SVG, letters as outlines, so that it looks the same everywhere."""
+    file = io.BytesIO()
+    _save(_figure(ranks), file, "svg")
+    return file.getvalue()
+
+
+def _save(figure: Figure, target: Path | io.BytesIO, kind: str) -> None:
     import matplotlib as mpl
+
+    # Real fonts in a PDF, as journals ask for; outlines and fixed names in an SVG.
+    settings = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "polyclinic"}
+    with mpl.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a name may have letters that the font has not
+        # "tight": a long name makes it wider and is not cut
+        figure.savefig(target, format=kind, metadata=_NO_DATE[kind], bbox_inches="tight")
+
+
+def _figure(ranks: Ranks) -> Figure:
     from matplotlib.figure import Figure
 
     names = [_short(printable_line(name)) for name in ranks.mean_ranks]
@@ -49,13 +77,7 @@ def draw(ranks: Ranks, paths: Sequence[Path]) -> None:
     for number, (first, last) in enumerate(groups):
         axes.plot(values[[first, last]], [-0.45 - 0.6 * number] * 2, color="black", linewidth=3, solid_capstyle="round")
     _draw_names(axes, names, values, 0.6 * len(groups))
-    # Real fonts in a PDF, as journals ask for; fixed names in an SVG.
-    with mpl.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "polyclinic"}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # a name may have letters that the font has not
-        for path in paths:
-            kind = path.suffix[1:]
-            with atomic_write(path) as temporary:  # "tight": a long name makes it wider and is not cut
-                figure.savefig(temporary, format=kind, metadata=_NO_DATE[kind], bbox_inches="tight")
+    return figure
 
 
 def _draw_scale(axes: Any, ranks: Ranks, methods: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyclinic.core.files import read_json
-from polyclinic.evaluation.aggregate import Row, named_case_values, rows_from_csv
+from polyclinic.evaluation.aggregate import Row, are_numbered, named_case_values, rows_from_csv
 
 Array = npt.NDArray[np.float64]
 Key = tuple[str, str, str]
@@ -137,9 +136,4 @@ def _read_run(folder: Path) -> RunCases:
     for (part, site), own in by_place.items():
         for metric, values in named_case_values(own).items():
             cases.setdefault(metric, {}).update({(part, site, case): value for case, value in values.items()})
-    return RunCases(read_json(folder / "summary.json"), cases, any(map(_numbered, by_place.values())))
-
-
-def _numbered(rows: list[Row]) -> bool:
-    """Whether a site's cases have the numbers that ``federation/site_policy.py`` gives them."""
-    return all(re.fullmatch(r"case-\d+", row["case"]) and re.fullmatch(r"image-\d+", row["image"]) for row in rows)
+    return RunCases(read_json(folder / "summary.json"), cases, any(map(are_numbered, by_place.values())))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from polyclinic.core.files import read_json
 
@@ -11,13 +13,8 @@ from polyclinic.core.files import read_json
 def steps_of(grid: Path) -> dict[str, float | None]:
     """Mean over seeds of the steps that all sites took together, by method; ``None`` where no finished run tells."""
     plan = read_json(grid / "grid.json")
-    found: dict[str, list[int]] = {method: [] for method in plan["methods"]}
-    for entry in plan["runs"]:
-        path = grid / entry["folder"] / "summary.json"
-        steps = read_json(path).get("steps") if path.exists() else None
-        if isinstance(steps, int):
-            found[entry["method"]].append(steps)
-    return {method: mean(steps) if steps else None for method, steps in found.items()}
+    found = _means(_summaries(grid, plan["runs"]))
+    return {method: found.get(method) for method in plan["methods"]}
 
 
 def steps_line(grid: Path) -> str:
@@ -25,7 +22,15 @@ def steps_line(grid: Path) -> str:
 
     One number where all methods have the same, else one for each method.
     """
-    steps = {method: count for method, count in steps_of(grid).items() if count is not None}
+    return _words({method: count for method, count in steps_of(grid).items() if count is not None})
+
+
+def steps_words(summaries: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+    """The same for finished runs, each with the name of its method."""
+    return _words(_means(summaries))
+
+
+def _words(steps: Mapping[str, float]) -> str:
     if not steps:
         return ""
     numbers = {f"{count:.0f}" for count in steps.values()}
@@ -33,3 +38,18 @@ def steps_line(grid: Path) -> str:
         return f"Optimiser steps of all sites together: {numbers.pop()} for every method."
     each = ", ".join(f"{method} {count:.0f}" for method, count in steps.items())
     return f"Optimiser steps of all sites together: {each}."
+
+
+def _means(summaries: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, float]:
+    found: dict[str, list[int]] = {}
+    for method, summary in summaries:
+        if isinstance(steps := summary.get("steps"), int):
+            found.setdefault(method, []).append(steps)
+    return {method: mean(steps) for method, steps in found.items()}
+
+
+def _summaries(grid: Path, runs: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    for entry in runs:
+        path = grid / entry["folder"] / "summary.json"
+        if path.exists():
+            yield entry["method"], read_json(path)

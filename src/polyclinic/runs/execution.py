@@ -19,7 +19,7 @@ from polyclinic.runs.longer_run import length_problem
 from polyclinic.runs.part_scoring import score_part
 from polyclinic.runs.part_tests import PartTest, round_tests
 from polyclinic.runs.summary import summary_of
-from polyclinic.runs.tested_scores import scores_table
+from polyclinic.runs.tested_scores import scores_table, told_apart
 
 
 class Execution(ABC):
@@ -78,6 +78,7 @@ class Execution(ABC):
 
         def table(tests: Mapping[str, PartTest], round_number: int | None = None) -> dict[str, Any]:
             rows = {name: test.rows() for name, test in tests.items()}
+            rows = rows if repeated else told_apart(rows)
             self._write_cases(rows, round_number, with_parts=repeated)
             return scores_table(rows, {name: test.facts() for name, test in tests.items()}, repeated)
 

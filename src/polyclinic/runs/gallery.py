@@ -48,6 +48,8 @@ def make_gallery(
     runs = compared_runs(folder, reference)
     models = TestedModels.of(runs.folders[runs.reference])
     inputs = {**runs.inputs(), "metric": metric, "data": models.where_data_is()}
+    if models.task.regions:
+        inputs["regions"] = "as scored"  # galleries of earlier versions painted class maps
     target = folder / "gallery"
     before = read_made(target / "gallery.json")
     if before.get("inputs") == inputs and all((target / name).is_file() for name in _files(before)):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import private_folder, write_private
+from polyclinic.data.federation import Task
 from polyclinic.data.preprocessing import geometry_of
 from polyclinic.data.sitedata import SiteData
 from polyclinic.evaluation.aggregate import Row, mean
@@ -30,6 +31,7 @@ from polyclinic.runs.gallery_pictures import (
     is_oriented,
     judged_numbers,
     mask_png,
+    painted_regions,
     planes_of,
     shown_intensities,
 )
@@ -139,8 +141,7 @@ class GalleryMaking:
         models.load(data.parts[picked.part], picked.site, source)
         cases = list(scored_cases(models.workspace, shown.data, "test"))
         again: list[Row] = [row for case in cases for row in case_rows(models.workspace, case, (self.metric,))]  # type: ignore[misc]
-        truth, prediction = _whole(cases, planes.axis)
-        self._draw(method, models, shown, truth, prediction)
+        self._draw(method, models, shown, *_painted(cases, models.task, planes.axis))
         entry = shown.entry
         value = mean(mean(values) for values in _by_image(tested).values())
         entry["scores"][method] = None if value != value else value
@@ -153,15 +154,17 @@ class GalleryMaking:
     def _draw(
         self, method: str, models: TestedModels, shown: _Shown, truth: NDArray[Any], prediction: NDArray[Any]
     ) -> None:
-        """Write what is new: image and truth with the first method, then a mask for each."""
-        planes, entry = shown.planes, shown.entry
-        palette, numbers = colours(len(models.task.judged)), judged_numbers(models.task)
+        """Write what is new: image and truth with the first method, then a mask for each.
 
-        def mask(labels: NDArray[Any], index: int) -> str:
-            return self._write(mask_png(numbers[planes.of(labels, index)], planes.size, palette))
+        Both are numbers ``(*spatial)`` of what is judged, from 1 on.
+        """
+        planes, entry, palette = shown.planes, shown.entry, colours(len(models.task.judged))
+
+        def mask(painted: NDArray[Any], index: int) -> str:
+            return self._write(mask_png(planes.of(painted, index), planes.size, palette))
 
         if not entry["slices"]:
-            indices, entry["start"] = choose_slices(numbers[truth], planes.axis)
+            indices, entry["start"] = choose_slices(truth, planes.axis)
             entry["slices"] = [
                 {
                     "index": index,
@@ -194,11 +197,19 @@ def _by_image(rows: Iterable[Row]) -> dict[str, list[float]]:
     return images
 
 
-def _whole(cases: Sequence[ScoredCase], axis: int | None) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Truth and prediction ``(*spatial)`` of one image, whose slices may have been scored together or one by one."""
-    maps = [(case.truth, case.prediction) for case in cases]
+def _painted(cases: Sequence[ScoredCase], task: Task, axis: int | None) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What is painted ``(*spatial)`` as truth and as prediction of one image.
+
+    Regions that were predicted by sums are painted as they were scored, which their class map does not show. Slices of
+    the image may have been scored together or one by one.
+    """
+    numbers = judged_numbers(task)
+    truths = [numbers[case.truth] for case in cases]
+    predictions = [
+        numbers[case.prediction] if case.masks is None else painted_regions(case.masks, task) for case in cases
+    ]
     if axis is None or cases[0].sample.slice_index is None:
-        return maps[0]
-    if len(cases) == 1 and cases[0].truth.ndim == 3:  # stacked along the last axis
-        return np.moveaxis(cases[0].truth, -1, axis), np.moveaxis(cases[0].prediction, -1, axis)
-    return np.stack([truth for truth, _ in maps], axis), np.stack([prediction for _, prediction in maps], axis)
+        return truths[0], predictions[0]
+    if len(cases) == 1 and truths[0].ndim == 3:  # stacked along the last axis
+        return np.moveaxis(truths[0], -1, axis), np.moveaxis(predictions[0], -1, axis)
+    return np.stack(truths, axis), np.stack(predictions, axis)

@@ -126,6 +126,15 @@ def judged_numbers(task: Task) -> NDArray[np.uint8]:
     return numbers
 
 
+def painted_regions(masks: NDArray[np.bool_], task: Task) -> NDArray[np.uint8]:
+    """The numbers ``(*spatial)`` of ``judged_numbers``, from a mask of each judged region ``(region, *spatial)``."""
+    painted = np.zeros(masks.shape[1:], dtype=np.uint8)
+    inwards = sorted(enumerate(task.judged.values()), key=lambda region: -len(region[1]))
+    for place, _ in inwards:
+        painted[masks[place]] = place + 1
+    return painted
+
+
 def shown_intensities(item: Item, federation: Federation, settings: DataSettings) -> NDArray[np.uint8]:
     """An image on the prepared grid as bytes: ``(*spatial)`` in grey, ``(*spatial, 3)`` for a colour picture.
 

@@ -201,6 +201,10 @@ def follow(source: Source, first: LiveSnapshot, every: float) -> Iterator[LiveSn
 
 def _require_folder(path: Path, target: str) -> None:
     if path.is_dir():
+        if any((path / name).is_file() for name in ("grid.json", "study.json")):
+            raise PolyclinicError(
+                f"{path}: holds several runs; give one of their folders, or --web to watch all of them in the browser."
+            )
         if not any((path / name).exists() for name in ("live.json", "recipe.toml")):
             raise PolyclinicError(
                 f"{path}: not a run folder (it has no live.json and no recipe.toml); a run that has just been started "

@@ -8,10 +8,28 @@ from math import isnan, nan
 from statistics import stdev
 from typing import Any
 
-from polyclinic.evaluation.aggregate import Row, for_json, mean, summarise
+from polyclinic.evaluation.aggregate import Row, are_numbered, for_json, mean, summarise
 
 Scores = tuple[dict[str, dict[str, float]], dict[str, float]]
 """The values of each site by metric, and their average over sites."""
+
+
+def told_apart(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
+    """Rows by part, where ``case-1`` of one part is another case than ``case-1`` of the next: ``fold-1/case-1``.
+
+    A site whose policy gives numbers for names begins anew in every part. Where names are names they stay.
+    """
+    by_site: dict[str, list[Row]] = {}
+    parts: dict[str, set[str]] = {}
+    for part, own in rows.items():
+        for row in own:
+            by_site.setdefault(row["site"], []).append(row)
+            parts.setdefault(row["site"], set()).add(part)
+    numbered = {site for site, own in by_site.items() if len(parts[site]) > 1 and are_numbered(own)}
+    return {
+        part: [{**row, "case": f"{part}/{row['case']}"} if row["site"] in numbered else row for row in own]
+        for part, own in rows.items()
+    }
 
 
 def scores_table(rows: Mapping[str, Sequence[Row]], tested: Mapping[str, Any], repeated: bool) -> dict[str, Any]:

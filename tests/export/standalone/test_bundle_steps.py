@@ -15,6 +15,7 @@ from PIL import Image
 
 from polyclinic.data.federation import Federation, Item, Task
 from polyclinic.data.preprocessing import prepare, to_file_grid
+from polyclinic.data.site_intensity import SiteIntensity
 from polyclinic.evaluation.inference import predict_probabilities
 from polyclinic.export.monai_bundle import inference_config
 from polyclinic.export.settings import model_settings
@@ -29,6 +30,12 @@ CASES: dict[str, tuple[Task, dict[str, Any], bool]] = {
     "volumes": (
         Task(("b", "a"), 2, 3),
         {"patch": (8, 4, 4), "spacing": (1.2, 1.2, 1.2), "intensity": "z-score", "nonzero": True},
+        False,
+    ),
+    "pictures by a site's numbers": (Task(("b", "a"), 3, 2), {"size": (12, 20), "intensity": "site"}, False),
+    "volumes by a site's numbers": (
+        Task(("b", "a"), 4, 3, zero_fill=True),
+        {"size": (8, 4, 9), "fit": "pad-crop", "intensity": "site", "intensity_statistics": "channel", "nonzero": True},
         False,
     ),
     "slices": (
@@ -50,18 +57,21 @@ def network(images: torch.Tensor) -> torch.Tensor:
 def test_the_configuration_gives_the_masks_of_the_run(name: str, tmp_path: Path) -> None:
     task, data, sliced = CASES[name]
     workspace = build_workspace(tiny_recipe(data=data), task)
-    federation = Federation("f", task, {}, Path(), sliced)
+    many = 1 if data.get("intensity_statistics") != "channel" else task.image_channels
+    numbers = {"": SiteIntensity(tuple(0.3 + n for n in range(many)), tuple(0.2 + n for n in range(many)), False, 1)}
+    federation = Federation("f", task, {}, Path(), sliced, numbers if data.get("intensity") == "site" else {})
     images = tmp_path / "images"
     images.mkdir()
-    rng = np.random.default_rng(0)
+    rng, places = np.random.default_rng(0), (1, 3) if task.zero_fill else (0, 1)
     if task.spatial_dims == 2 and not sliced:
         paths = [images / "a.png"]
         Image.fromarray(rng.integers(0, 256, (18, 15, 3), np.uint8)).save(paths[0])
     else:
-        paths = [images / f"a_{channel:04d}.nii.gz" for channel in range(2)]
+        paths = [images / f"a_{place:04d}.nii.gz" for place in places]
         for path in paths:
             nibabel.save(nibabel.Nifti1Image(rng.normal(9, 5, (7, 9, 11)).astype(np.float32), TURNED), path)
-    wanted = prepare(Item("", "a", tuple(paths), None, "a"), federation, workspace.recipe.data)
+    item = Item("", "a", tuple(paths), None, "a", places=places if task.zero_fill else ())
+    wanted = prepare(item, federation, workspace.recipe.data)
     stacked = torch.stack([one.image for one in wanted])
     evaluation = workspace.recipe.evaluation
     chances = predict_probabilities(

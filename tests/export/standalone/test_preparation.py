@@ -12,9 +12,12 @@ import torch
 from PIL import Image
 
 from polyclinic.data.federation import Federation, Item, Task
+from polyclinic.data.own_intensity import with_own_intensity
 from polyclinic.data.preprocessing import prepare as own_prepare
 from polyclinic.data.preprocessing import to_file_grid as own_to_file_grid
+from polyclinic.data.site_intensity import SiteIntensity
 from polyclinic.export.settings import model_settings
+from polyclinic.export.standalone.image_files import Image as Voxels
 from polyclinic.export.standalone.image_files import ImageFiles, read_image
 from polyclinic.export.standalone.preparation import prepare, to_file_grid
 from polyclinic.federation.workspace import build_workspace
@@ -33,22 +36,29 @@ VOLUMES: dict[str, dict[str, Any]] = {
     "orientation": {"size": "auto", "orientation": "LPI", "intensity": "percentile"},
     "smaller and larger": {"size": (6, 16, 11), "intensity": "z-score", "nonzero": True},
     "padded and cut": {"size": (6, 16, 11), "fit": "pad-crop", "intensity": "z-score"},
+    "by a site's numbers": {"size": (6, 16, 11), "intensity": "site", "nonzero": True},
     "everything": {"size": (12, 8, 8), "crop": (7, 9, 30), "spacing": (1.5, 1.5, 1.5), "intensity": "none"},
 }
 SLICES: dict[str, dict[str, Any]] = {
     "slices": {"size": (12, 8)},
     "neighbours": {"size": (16, 7), "neighbours": 1, "slice_axis": 0, "spacing": (1.0, 1.5, 2.0)},
+    "by a site's numbers": {"size": (12, 8), "neighbours": 1, "intensity": "site", "intensity_statistics": "channel"},
 }
 
 
-def agree(paths: tuple[Path, ...], task: Task, data: dict[str, Any], sliced: bool = False) -> np.ndarray:
+def agree(
+    paths: tuple[Path, ...], task: Task, data: dict[str, Any], sliced: bool = False, places: tuple[int, ...] = ()
+) -> np.ndarray:
     """Prepare an image both ways and bring random probabilities back both ways; the mask."""
     recipe = tiny_recipe(data=data)
-    federation = Federation("f", task, {}, Path(), sliced)
-    wanted = own_prepare(Item("", "i", paths, None, "i"), federation, recipe.data)
+    federation, item = Federation("f", task, {}, Path(), sliced), Item("", "i", paths, None, "i", places=places)
+    known = with_own_intensity(federation, [item], recipe.data)
+    wanted = own_prepare(item, known, recipe.data)
     settings = model_settings(build_workspace(recipe, task), federation)
-    image = read_image(ImageFiles("i", paths), task.image_channels)
-    found = prepare(image.voxels, image.affine, image.highest, settings)
+    image = read_image(ImageFiles("i", paths, places), task.image_channels)
+    with_numbers = model_settings(build_workspace(recipe, task), known)
+    np.testing.assert_allclose(prepare(image, settings).samples, prepare(image, with_numbers).samples, atol=1e-5)
+    found = prepare(image, settings)
     np.testing.assert_allclose(found.samples, torch.stack([one.image for one in wanted]), atol=2e-5, rtol=1e-5)
     generator = torch.Generator().manual_seed(0)
     chances = torch.rand(len(wanted), 3, *found.samples.shape[2:], generator=generator).softmax(1)
@@ -86,6 +96,7 @@ def test_volumes_slice_by_slice(name: str, affine: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [
     {"size": "auto"}, {"size": (16, 40)}, {"size": (16, 40), "fit": "pad-crop", "intensity": "full-range"},
     {"size": (20, 20), "crop": (12, 99), "intensity": "percentile", "percentiles": (5.0, 90.0)},
+    {"size": (40, 20), "crop": (12, 99), "fit": "pad-crop", "intensity": "site", "intensity_statistics": "channel"},
 ])  # fmt: skip
 def test_pictures(data: dict[str, Any], tmp_path: Path) -> None:
     colours = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
@@ -99,7 +110,30 @@ def test_files_with_a_nominal_spacing_are_resampled(tmp_path: Path) -> None:
     agree((tmp_path / "p.png",), task, {"size": "auto", "spacing": (1.0, 1.0)})
 
 
-@pytest.mark.parametrize("intensity", ["zero-one", "percentile", "z-score"])
+@pytest.mark.parametrize("statistics", ["scalar", "channel"])
+def test_channels_without_a_file_stay_zero_and_count_in_no_mean(statistics: str, tmp_path: Path) -> None:
+    paths = write_volume(tmp_path / "v_0001.nii.gz", AFFINES["straight"])
+    task = Task(("background", "a", "b"), 3, 3, zero_fill=True)
+    data = {"size": "auto", "intensity": "site", "intensity_statistics": statistics}
+    agree(paths, task, data, places=(1,))
+    image = read_image(ImageFiles("v", paths, (1,)), 3)
+    settings = model_settings(build_workspace(tiny_recipe(data=data), task), Federation("f", task, {}, Path()))
+    found = prepare(image, settings).samples[0]
+    assert not found[[0, 2]].any()
+    assert (found[1].mean(), found[1].std()) == pytest.approx((0, 1), abs=1e-5)
+
+
+def test_integers_of_volumes_are_taken_as_they_are_and_those_of_pictures_as_shares() -> None:
+    task = Task(("background", "a"), 1, 2)
+    recipe = tiny_recipe(data={"size": "auto", "intensity": "site"})
+    numbers = {"": SiteIntensity((0.5,), (0.25,), False, 1)}
+    settings = model_settings(build_workspace(recipe, task), Federation("f", task, {}, Path(), intensity=numbers))
+    voxels = np.full((1, 4, 4), 255, np.float32)
+    assert (prepare(Voxels(voxels, None, 255.0, picture=True), settings).samples == 2).all()
+    assert (prepare(Voxels(voxels, np.eye(4), 255.0), settings).samples == (255 - 0.5) / 0.25).all()
+
+
+@pytest.mark.parametrize("intensity", ["zero-one", "percentile", "z-score", "site"])
 def test_a_constant_image_is_no_division_by_zero(intensity: str, tmp_path: Path) -> None:
     Image.fromarray(np.full((8, 8), 9, np.uint8)).save(tmp_path / "p.png")
     agree((tmp_path / "p.png",), Task(("background", "a", "b"), 1, 2), {"size": (8, 8), "intensity": intensity})
@@ -110,8 +144,8 @@ def test_what_does_not_fit_the_model_gets_a_sentence(tmp_path: Path) -> None:
     recipe = tiny_recipe(data={"size": (8, 8), "spacing": (1.0, 1.0), "intensity": "full-range"})
     settings = model_settings(build_workspace(recipe, task), Federation("f", task, {}, Path()))
     with pytest.raises(ValueError, match="has 3 axes, but the model is for images with 2"):
-        prepare(np.zeros((1, 4, 4, 4), np.float32), None, None, settings)
+        prepare(Voxels(np.zeros((1, 4, 4, 4), np.float32), None, None), settings)
     with pytest.raises(ValueError, match="images that know their spacing"):
-        prepare(np.zeros((1, 4, 4), np.float32), None, None, settings)
+        prepare(Voxels(np.zeros((1, 4, 4), np.float32), None, None), settings)
     with pytest.raises(ValueError, match="unsigned integers"):
-        prepare(np.zeros((1, 4, 4), np.float32), np.eye(4), None, settings)
+        prepare(Voxels(np.zeros((1, 4, 4), np.float32), np.eye(4), None), settings)

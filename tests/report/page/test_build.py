@@ -8,6 +8,7 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.report.page.build import Extras, build_page, check_metric
 from polyclinic.report.page.pictures import read_features, read_gallery
 from polyclinic.report.page.results import read_results
+from polyclinic.report.statistics import grid_statistics
 from report_support import HOSTILE, write_gallery, write_grid, write_run, write_study
 
 ORDER = [
@@ -24,6 +25,19 @@ def test_sections_are_in_the_order_in_which_they_are_read(tmp_path: Path) -> Non
     named = {name for html in page.sections.values() for name in page.charts if f'data-chart="{name}"' in html}
     assert named == set(page.charts), "every chart has its place"
     assert page.data["fingerprints"].keys() == page.sections.keys()
+
+
+def test_stuck_runs_steps_and_ranks_stand_beside_the_scores(tmp_path: Path) -> None:
+    stuck = {"stuck": {"all": {"longest": 9, "at_end": 9}}}
+    results = read_results(write_grid(tmp_path, seeds=(0,), steps=120, **stuck))
+    statistics = grid_statistics(tmp_path, "dice", "fedavg")
+    html = build_page(results, "dice", {tmp_path: Extras(statistics)}, None).sections["scores"]
+    assert "Stuck at background: fedavg seed 0 (9 validated rounds, to the end), fedbn seed 0" in html
+    assert "Optimiser steps of all sites together: 120 for every method." in html
+    assert html.count('<img class="card" src="data:image/svg+xml;base64,') == 1
+    assert 'alt="Critical-difference diagram. Mean ranks over 2 sites, 1 is best: fedprox 1.00' in html
+    plain = build_page(read_results(write_grid(tmp_path / "plain", ("a", "b"))), "dice", {}, None).sections["scores"]
+    assert not any(word in plain for word in ("Stuck", "Optimiser", "<img"))
 
 
 def test_a_page_without_pictures_says_why(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from monai.transforms import MapTransform, Resize
 
 from polyclinic.export.standalone.image_files import ImageFiles, list_images, read_image, write_mask
 from polyclinic.export.standalone.preparation import Prepared, reduced, to_file_grid
+from polyclinic.export.standalone.site_intensity import standardised
 
 
 def list_data(folder: str, channels: int, zero_fill: bool) -> list[dict[str, Any]]:
@@ -50,18 +51,42 @@ class ReadImaged(MapTransform):  # type: ignore[misc]
             affine = torch.from_numpy(nominal if image.affine is None else image.affine)
             result[key] = MetaTensor(torch.from_numpy(image.voxels), affine=affine)
             result["file_affine"], result["file_shape"] = affine.clone(), torch.tensor(image.voxels.shape[1:])
-            result["highest"] = torch.tensor(image.highest or 0.0)
+            result["highest"], result["picture"] = torch.tensor(image.highest or 0.0), torch.tensor(image.picture)
+            result["absent"] = torch.tensor([number in image.absent for number in range(self.channels)])
         return result
 
 
 class FullRanged(MapTransform):  # type: ignore[misc]
-    """From 0 to the largest number that the file could hold, to 0 to 1."""
+    """From 0 to the largest number that the file could hold, to 0 to 1; with ``pictures`` those alone, where known."""
+
+    def __init__(self, keys: str, pictures: bool = False) -> None:
+        super().__init__(keys)
+        self.pictures = pictures
 
     def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
         """Scale one entry."""
+        if self.pictures and not (data["picture"] and data["highest"]):
+            return data
         if not data["highest"]:
             raise ValueError(f"{data['name']}: the model needs unsigned integers such as the bytes of a picture.")
         return {**data, **{key: data[key] / data["highest"] for key in self.keys}}
+
+
+class SiteIntensityd(MapTransform):  # type: ignore[misc]
+    """Scale by the mean and deviation of a site's images: one number each, or one of each channel."""
+
+    def __init__(self, keys: str, mean: Sequence[float], deviation: Sequence[float], nonzero: bool) -> None:
+        super().__init__(keys)
+        self.mean, self.deviation, self.nonzero = mean, deviation, nonzero
+
+    def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Scale one entry."""
+        result, absent = dict(data), {number for number, lacks in enumerate(data["absent"]) if lacks}
+        for key in self.keys:
+            voxels = np.asarray(torch.as_tensor(result[key]).cpu())
+            scaled = standardised(voxels, self.mean, self.deviation, self.nonzero, absent)
+            result[key] = MetaTensor(torch.from_numpy(scaled), affine=result[key].affine)
+        return result
 
 
 class FitToSized(MapTransform):  # type: ignore[misc]

@@ -34,11 +34,13 @@ class ImageFiles:
 @dataclass(frozen=True)
 class Image:
     """Voxels ``(channel, *spatial)`` in float32, their affine ``(4, 4)`` if the file has one, and the largest number
-    that the file could hold if it holds unsigned integers."""
+    that the file could hold if it holds unsigned integers. ``absent`` are the channels without a file: zeros."""
 
     voxels: Array
     affine: Array | None
     highest: float | None
+    picture: bool = False
+    absent: frozenset[int] = frozenset()
 
 
 def suffix_of(path: Path) -> str:
@@ -112,7 +114,8 @@ def read_image(files: ImageFiles, channels: int) -> Image:
     array = array.astype(np.float32)
     if not np.isfinite(array).all():
         raise ValueError(f"{first}: holds NaN or infinite values; replace them.")
-    return Image(array, affines[0], highest)
+    absent = frozenset(range(channels)) - set(files.places) if files.places else frozenset()
+    return Image(array, affines[0], highest, suffix_of(first) in PICTURES, absent)
 
 
 def read_file(path: Path) -> tuple[Array, Array | None]:

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from polyclinic.export.standalone.image_files import Image
 from polyclinic.export.standalone.resampling import along, resampled
+from polyclinic.export.standalone.site_intensity import Moments, intensity_of, moments_of, standardised
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _AXES = (("L", "R"), ("P", "A"), ("I", "S"))
@@ -36,9 +38,38 @@ class Prepared:
     slice_axis: int | None
 
 
-def prepare(voxels: Array, affine: Array | None, highest: float | None, settings: dict[str, Any]) -> Prepared:
-    """Prepare ``voxels`` ``(channel, *spatial)``; ``settings`` is the content of ``model.json``."""
-    steps, shape, rank = settings["preprocessing"], voxels.shape[1:], voxels.ndim - 1
+def prepare(image: Image, settings: dict[str, Any]) -> Prepared:
+    """What the network sees of an image; ``settings`` is the content of ``model.json``."""
+    steps, shape = settings["preprocessing"], image.voxels.shape[1:]
+    voxels, grid = on_common_grid(image, settings)
+    site = None
+    if steps["intensity"] == "site":
+        site = steps["site_intensity"] or intensity_of([_moments(voxels, image, steps)], steps["intensity_statistics"])
+    slice_axis = settings["slice_axis"] if len(shape) > settings["spatial_dims"] else None
+    if steps["crop"] is not None:
+        voxels, grid = cut(voxels, _target(steps["crop"], voxels, slice_axis), grid)
+    if steps["size"] is not None:
+        target = _target(steps["size"], voxels, slice_axis)
+        voxels, grid = (padded_and_cut if steps["fit"] == "pad-crop" else resized)(voxels, target, grid)
+    if site is not None:
+        voxels = standardised(voxels, site["mean"], site["deviation"], steps["nonzero"], image.absent)
+    samples = _samples(voxels, slice_axis, settings["neighbours"])
+    return Prepared(samples.astype(np.float32), shape, voxels.shape[1:], grid, slice_axis)
+
+
+def image_moments(image: Image, settings: dict[str, Any]) -> Moments:
+    """What an image adds to the mean and deviation of several."""
+    return _moments(on_common_grid(image, settings)[0], image, settings["preprocessing"])
+
+
+def _moments(voxels: Array, image: Image, steps: dict[str, Any]) -> Moments:
+    return moments_of(voxels, steps["nonzero"], image.absent)
+
+
+def on_common_grid(image: Image, settings: dict[str, Any]) -> tuple[Array, Array]:
+    """The voxels ``(channel, *spatial)`` after orientation, spacing and intensity, and their ``grid``."""
+    voxels, affine = image.voxels, image.affine
+    steps, rank = settings["preprocessing"], voxels.ndim - 1
     dims, nominal = settings["spatial_dims"], settings["file_spacing"]
     if rank < dims or (rank > dims and not settings["volumes_as_slices"]):
         raise ValueError(f"the image has {rank} axes, but the model is for images with {dims}.")
@@ -51,15 +82,9 @@ def prepare(voxels: Array, affine: Array | None, highest: float | None, settings
         if affine is None and nominal is None:
             raise ValueError("the model needs images that know their spacing, and this file does not.")
         voxels, grid = respaced(voxels, reduced(place, rank) @ grid, steps["spacing"], grid)
-    voxels = scaled(voxels.astype(np.float32), steps, highest)
-    slice_axis = settings["slice_axis"] if rank > dims else None
-    if steps["crop"] is not None:
-        voxels, grid = cut(voxels, _target(steps["crop"], voxels, slice_axis), grid)
-    if steps["size"] is not None:
-        target = _target(steps["size"], voxels, slice_axis)
-        voxels, grid = (padded_and_cut if steps["fit"] == "pad-crop" else resized)(voxels, target, grid)
-    samples = _samples(voxels, slice_axis, settings["neighbours"])
-    return Prepared(samples.astype(np.float32), shape, voxels.shape[1:], grid, slice_axis)
+    # Only of pictures: volumes of one site may be of several integer types, whose numbers mean the same.
+    highest = image.highest if steps["intensity"] != "site" or image.picture else None
+    return scaled(voxels.astype(np.float32), steps, highest), grid
 
 
 def to_file_grid(probabilities: Array, prepared: Prepared) -> Array:
@@ -125,6 +150,8 @@ def scaled(voxels: Array, steps: dict[str, Any], highest: float | None) -> Array
         if highest is None:
             raise ValueError("the model needs unsigned integers such as the bytes of a picture.")
         return voxels / np.float32(highest)
+    if way == "site":
+        return voxels if highest is None else voxels / np.float32(highest)
     return voxels if way == "none" else np.stack([_scaled_channel(channel, way, steps) for channel in voxels])
 
 

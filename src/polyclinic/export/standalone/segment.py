@@ -9,17 +9,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from polyclinic.export.standalone.image_files import ImageFiles, list_images, read_image, write_mask
-from polyclinic.export.standalone.preparation import Prepared, prepare, to_file_grid
+from polyclinic.export.standalone.image_files import Image, ImageFiles, list_images, read_image, write_mask
+from polyclinic.export.standalone.preparation import Prepared, image_moments, prepare, to_file_grid
+from polyclinic.export.standalone.site_intensity import intensity_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Result = TypeVar("Result")
 Network = Callable[[Array], Array]
 """Logits ``(batch, class, *spatial)`` of images ``(batch, channel, *spatial)`` in float32."""
 _SIGMA = 0.125  # of a window's size: the width of the bell with which overlapping windows are weighted
@@ -36,10 +38,24 @@ class Model:
         self.settings: dict[str, Any] = json.loads(settings.read_text(encoding="utf-8"))
         self.classes: list[str] = self.settings["classes"]
         self.network = network or load_network(folder)
+        steps = self.settings.get("preprocessing", {})
+        self._scales_by_images = steps.get("intensity") == "site" and steps["site_intensity"] is None
 
     def images(self, path: str | Path) -> list[ImageFiles]:
         """The images of a file or a folder."""
         return list_images(Path(path), self.settings["image_channels"], self.settings["zero_fill"])
+
+    def scale_by(self, images: str | Path | Iterable[ImageFiles]) -> None:
+        """Scale intensities by the mean and deviation of all these images, where the model is made for that.
+
+        A model with the numbers of a site keeps them. Without this call every image has its own; another call is for
+        other images.
+        """
+        if self._scales_by_images:
+            steps = self.settings["preprocessing"]
+            listed = self.images(images) if isinstance(images, str | Path) else images
+            moments = [self._told(image_moments, files) for files in listed]
+            steps["site_intensity"] = intensity_of(moments, steps["intensity_statistics"])
 
     def segment(self, image: str | Path | ImageFiles) -> Array:
         """The mask ``(*spatial)`` of an image on its own grid: the number of a class for every pixel."""
@@ -53,9 +69,13 @@ class Model:
     def prepare(self, image: str | Path | ImageFiles) -> Prepared:
         """What the network sees of an image."""
         files = image if isinstance(image, ImageFiles) else self.images(image)[0]
+        return self._told(prepare, files)
+
+    def _told(self, step: Callable[[Image, dict[str, Any]], Result], files: ImageFiles) -> Result:
+        """What a step makes of an image; its errors name the file."""
         read = read_image(files, self.settings["image_channels"])
         try:
-            return prepare(read.voxels, read.affine, read.highest, self.settings)
+            return step(read, self.settings)
         except ValueError as error:
             raise ValueError(f"{files.paths[0]}: {error}") from error
 
@@ -154,7 +174,9 @@ def main() -> None:
     chosen = parser.parse_args()
     try:
         model = Model(Path(__file__).resolve().parent)
-        for files in model.images(chosen.images):
+        images = model.images(chosen.images)
+        model.scale_by(images)
+        for files in images:
             print(write_mask(Path(chosen.out), model.segment(files), files))
     except (ValueError, OSError, ImportError) as error:
         sys.exit(f"error: {error}")

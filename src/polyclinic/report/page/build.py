@@ -19,9 +19,11 @@ from polyclinic.report.page.exchange import Declared, exchange_of
 from polyclinic.report.page.feature_charts import feature_charts
 from polyclinic.report.page.gallery import gallery_context
 from polyclinic.report.page.pictures import Features, Pictures
+from polyclinic.report.page.rank_diagram import rank_diagram
 from polyclinic.report.page.results import Grid, Results
 from polyclinic.report.page.score_tables import ablation_table, metric_table, run_table, score_table, study_table
 from polyclinic.report.page.study_charts import study_chart
+from polyclinic.report.page.training_notes import steps_note, stuck_notice
 from polyclinic.report.statistics import GridStatistics
 from polyclinic.report.study import study_of
 
@@ -154,7 +156,12 @@ def _chapter(
     marks = problems.problem_chart(grid, found)
     feature_list = feature_charts(extras.features) if extras.features else []
     ablation = ablation_table(grid, results.plan, metric) if results.kind == "ablation" else None
-    sections = [section("scores", table=scores if grid.finished else None, further=further, ablation=ablation)]
+    sections = [
+        section(
+            "scores", table=scores if grid.finished else None, further=further, ablation=ablation,
+            stuck=stuck_notice(grid), steps=steps_note(grid), ranks=rank_diagram(extras.statistics),
+        )
+    ]  # fmt: skip
     sections += [
         section(
             "convergence", curve=charts("curve", [curve] if curve else []), losses=charts("loss", loss_charts(grid))

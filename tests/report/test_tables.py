@@ -219,10 +219,19 @@ def test_names_with_brackets_are_shown_as_they_are(capsys: pytest.CaptureFixture
     name = "ward[/red]"
     print_run(
         {
-            "method": "m", "federation": "f", "seed": 0, "distances": "mm", "bytes_up": 0, "bytes_down": 0,
-            "seconds": 1.0, "images_leave": False, "sites": {name: {"dice": 0.5}}, "average": {"dice": 0.5},
-            "transfer": {f"without-{name}": {name: {name: 0.5}}}, "shared_up": {"[cdpa]": {name: {"bytes": 8}}},
-        }  # fmt: skip
+            "method": "m",
+            "federation": "f",
+            "seed": 0,
+            "distances": "mm",
+            "bytes_up": 0,
+            "bytes_down": 0,
+            "seconds": 1.0,
+            "images_leave": False,
+            "sites": {name: {"dice": 0.5}},
+            "average": {"dice": 0.5},
+            "transfer": {f"without-{name}": {name: {name: 0.5}}},
+            "shared_up": {"[cdpa]": {name: {"bytes": 8}}},
+        }
     )
     out = capsys.readouterr().out
     assert out.count(name) == 4

@@ -30,7 +30,7 @@ _PLAIN_MEAN = "weighted_mean"  # what aggregates where nothing else does, so it 
 class AblationPlan:
     """``kept`` has a row for every subset: the method expression, and the components that it keeps, the base first.
 
-    ``earlier`` are methods that the folder lists already; they keep their places, so that the reference stays the first.
+    ``earlier`` are methods that the folder lists already; they keep their places, the reference the first one.
     """
 
     method: str

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -146,6 +148,47 @@ def test_every_command_and_option_is_on_its_page() -> None:
         options = [word for option in command.params for word in option.opts if word.startswith("--")]
         shown = re.findall(r"`(--[\w-]+)`", sections[name])
         assert sorted(shown) == sorted(set(options) - {"--help"}), name
+
+
+def shown_commands(page: Path) -> Iterator[list[str]]:
+    """The words of every polyclinic command in the shell blocks of a page, without those that stand for others."""
+    for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.startswith("polyclinic "):
+                yield shlex.split(line, comments=True)[1:]
+
+
+@cache
+def whole_command() -> click.Command:
+    return typer.main.get_command(app)
+
+
+def parse(words: list[str]) -> None:
+    """Read a command line as the program does, without running it and without looking for its files."""
+    command = whole_command()
+    context = click.Context(command, info_name="polyclinic")
+    while isinstance(command, click.Group) and words and words[0] in command.commands:
+        command, words = command.commands[words[0]], words[1:]
+        context = click.Context(command, parent=context, info_name=command.name)
+    given, rest, _ = command.make_parser(context).parse_args(list(words))
+    missing = [one.name for one in command.params if one.required and given.get(one.name or "") is None]
+    if rest or missing:
+        raise click.UsageError(f"missing: {missing}, too many: {rest}")
+
+
+@pytest.mark.parametrize("page", [page for page in MARKDOWN if any(shown_commands(ROOT / page))])
+def test_commands_that_pages_show_have_these_options(page: str) -> None:
+    for words in shown_commands(ROOT / page):
+        try:
+            parse(words)
+        except click.UsageError as error:
+            pytest.fail(f"{page}: polyclinic {shlex.join(words)}: {error.format_message()}")
+
+
+@pytest.mark.parametrize("line", ["compare a --methods b", "run a --methd b", "predict a b c -o d", "data chek a"])
+def test_a_wrong_command_would_be_found(line: str) -> None:
+    with pytest.raises(click.UsageError):
+        parse(line.split())
 
 
 def test_measured_numbers_of_the_readme_are_those_of_the_tables() -> None:

@@ -174,3 +174,16 @@ def test_which_labels_are_read_is_said(
 ) -> None:
     print_explanation(explanation(load_recipe(tiny_recipe_file, overrides, method=method)))
     assert words in " ".join(capsys.readouterr().out.split())
+
+
+def test_brackets_in_names_are_shown_as_they_are(tiny_recipe_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = explanation(load_recipe(tiny_recipe_file, method="fedbcs"))
+    facts |= {"method": "mine(stages=[encoder0])", "summary": "Over [classes].", "paper": "A [paper]"}
+    facts |= {"federation": "hostile[/bold]"}
+    facts["components"][0] |= {"summary": "Clips [images]."}
+    facts["shared"][0] |= {"what": "means [of features]"}
+    print_explanation(facts)
+    shown = " ".join(capsys.readouterr().out.split())
+    for text in ("mine(stages=[encoder0])", "Over [classes].", "A [paper]", "hostile[/bold]", "Clips [images]."):
+        assert text in shown
+    assert "[of" in shown

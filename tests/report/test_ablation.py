@@ -97,6 +97,20 @@ def test_long_names_of_components_become_numbers(
     assert lines[3] == "(1) perturbation_invariance"
 
 
+def test_names_of_four_sites_are_broken_at_their_joints_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = {"base": (), "whole": ("smoothing", "proximal")}
+    sites = tuple(f"hospital-{letter}" for letter in "abcd")
+    values = {row: {site: [0.5, 0.6] for site in (*sites, "average")} for row in kept}
+    monkeypatch.setenv("COLUMNS", "80")
+    AblationTable("whole", ("smoothing", "proximal"), kept, Comparison("dice", tuple(kept), sites, values)).show()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:4] == ["hospital"] * 4
+    assert lines[1].split()[:6] == ["(1)", "(2)", "-a", "-b", "-c", "-d"]
+    assert lines[2].split()[:2] == ["55.00", "±"]
+
+
 def _write(folder: Path, methods: list[str], done: list[str]) -> None:
     runs = [{"method": method, "seed": 0, "folder": method} for method in methods]
     folder.mkdir(exist_ok=True)

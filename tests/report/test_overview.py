@@ -10,8 +10,23 @@ from pathlib import Path
 import pytest
 
 from grid_values import Values, write_grid
-from polyclinic.report.overview import write_tables
+from polyclinic.report.overview import print_overview, write_tables
+from polyclinic.report.tables import Comparison
 from support import call
+
+
+def test_seven_metrics_with_deviations_fit_80_columns_without_a_torn_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    metrics = ("dice", "iou", "precision", "sensitivity", "hd95", "asd", "assd")
+    methods = ("fedavg", "fedavg+proximal(mu=0.1)")
+    values = {method: {"average": [0.5, 0.6]} for method in methods}
+    print_overview([Comparison(metric, methods, (), values) for metric in metrics])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["method", *metrics]
+    assert lines[3][0] == "fedavg"
+    assert lines[4][0] == "+proximal"
 
 
 def test_compare_shows_and_writes_all_metrics(

@@ -150,6 +150,19 @@ def test_names_are_broken_at_their_joints_and_nothing_is_cut_off(
     assert "…" not in shown
 
 
+def test_four_sites_with_deviations_and_p_fit_80_columns_without_a_torn_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    methods, sites = ("fedavg", "fedsmooth"), tuple(f"hospital-{letter}" for letter in "abcd")
+    values = {m: {s: [0.5, 0.6] for s in (*sites, "average")} for m in methods}
+    print_comparison(Comparison("dice", methods, sites, values, p_values={"fedsmooth": 0.0001}))
+    first, second, row, below, *_ = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert first == [*["hospital"] * 4, "vs"]
+    assert second == ["method", "-a", "-b", "-c", "-d", "average", "fedavg", "p"]
+    assert (row, below) == (["fedavg", *["55.00", "±"] * 5], ["7.07"] * 5)
+
+
 def test_distances_are_not_percent() -> None:
     table = Comparison("hd95", ("x",), ("a",), {"x": {"a": [3.5], "average": [3.5]}})
     assert table.rows() == [["x", "3.50", "3.50", ""]]
@@ -200,6 +213,29 @@ def test_a_run_shows_deviations_of_repeats_and_tests_after_rounds(capsys: pytest
     assert ["a", "80.00", "±", "2.00", "-"] in lines
     assert ["40", "50.00", "±", "3.00", "3.00", "±", "3.00"] in lines
     assert ["80", "70.00", "3.00"] in lines
+
+
+def test_names_with_brackets_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "ward[/red]"
+    print_run(
+        {
+            "method": "m",
+            "federation": "f",
+            "seed": 0,
+            "distances": "mm",
+            "bytes_up": 0,
+            "bytes_down": 0,
+            "seconds": 1.0,
+            "images_leave": False,
+            "sites": {name: {"dice": 0.5}},
+            "average": {"dice": 0.5},
+            "transfer": {f"without-{name}": {name: {name: 0.5}}},
+            "shared_up": {"[cdpa]": {name: {"bytes": 8}}},
+        }
+    )
+    out = capsys.readouterr().out
+    assert out.count(name) == 4
+    assert "[cdpa]: 8 B from a site in a round" in out
 
 
 @pytest.mark.parametrize(

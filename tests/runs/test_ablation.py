@@ -126,7 +126,7 @@ def test_runs_of_a_comparison_are_kept_under_whatever_name(
     tiny_recipe_file: Path, tmp_path: Path, trained: list[str]
 ) -> None:
     out = tmp_path / "grid"
-    compared = ["local", "fedavg", "fedavg+proximal(mu=0.01)"]
+    compared = ["fedavg", "local", "fedavg+proximal(mu=0.01)"]
     polyclinic.compare(tiny_recipe_file, compared, out=out, seeds=1, overrides=FAST, jobs=1)
     trained.clear()
     table = polyclinic.ablate(tiny_recipe_file, "fedprox+median", out=out, seeds=1, overrides=FAST, jobs=1)
@@ -137,7 +137,7 @@ def test_runs_of_a_comparison_are_kept_under_whatever_name(
         assert table.mean(row) == summary["average"]["dice"]
     listed = json.loads((out / "grid.json").read_text())["methods"]
     assert listed == [*compared, "fedprox+median-proximal", "fedprox+median"], "what was compared stays in the list"
-    assert (out / "table.md").read_text().startswith("| method | north | south | average | vs local |")
+    assert (out / "table.md").read_text().startswith("| method | north | south | average | vs fedavg |")
     again = polyclinic.ablate(tiny_recipe_file, "fedprox+median", out=out, seeds=1, overrides=FAST)
     assert len(trained) == 2
     assert again == table

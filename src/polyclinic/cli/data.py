@@ -117,8 +117,8 @@ def _checked(folder: str) -> CheckReport:
 
     from polyclinic.data.check import check_federation
 
-    # On stderr, so that --json can be piped.
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)  # so that --json can be piped
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("Reading images", total=None)
         return check_federation(folder, progress=lambda done, total: progress.update(bar, completed=done, total=total))
 

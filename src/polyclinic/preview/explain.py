@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from polyclinic.components.base import Component
@@ -120,11 +121,12 @@ def _declared_prototypes(tensor: Shared) -> int | str | None:
 def print_explanation(facts: dict[str, Any]) -> None:
     """The explanation as a page."""
     console = Console(highlight=False)
-    console.print(f"[bold]{facts['method']}[/bold]  {facts['summary']}")
+    console.print(f"[bold]{escape(facts['method'])}[/bold]  {escape(facts['summary'])}")
     if facts["paper"]:
-        console.print(facts["paper"], style="dim")
+        console.print(facts["paper"], style="dim", markup=False)
     for component in facts["components"]:
-        console.print(f"\n[bold]{component['component']}[/bold] ({component['level']}): {component['summary']}")
+        about = f"({component['level']}): {escape(component['summary'])}"
+        console.print(f"\n[bold]{escape(component['component'])}[/bold] {about}")
         for equation in component["equations"]:
             console.print(f"  {equation}", markup=False)
         for name, value in component["settings"].items():
@@ -134,7 +136,8 @@ def print_explanation(facts: dict[str, Any]) -> None:
     console.print(f"\nLabels of training images: {facts['labels']}.", markup=False)
     if facts["stays"]:
         console.print(f"\nComputed at each site, and never sent: {facts['stays']}.", markup=False)
-    console.print(f"\n[bold]What leaves a site in every round[/bold] ({facts['network']} on {facts['federation']})")
+    where = f"{facts['network']} on {facts['federation']}"
+    console.print(f"\n[bold]What leaves a site in every round[/bold] ({escape(where)})")
     if facts["images_leave"]:
         console.print("  EVERY IMAGE AND LABEL: this is a reference that pools all data, not a federated method.")
     _print_tensors(console, facts)
@@ -155,7 +158,7 @@ def _print_tensors(console: Console, facts: dict[str, Any]) -> None:
             shape = "x".join(map(str, row["shape"])) or "1 number"
             size = "known at run time" if row["bytes_at_most"] is None else readable_bytes(row["bytes_at_most"])
             size = f"at most {size}" if row["bytes"] is None and row["bytes_at_most"] is not None else size
-            table.add_row(f"{row['component']}: {row['tensor']} ({shape}), {row['what']}", "1", size)
+            table.add_row(escape(f"{row['component']}: {row['tensor']} ({shape}), {row['what']}"), "1", size)
         console.print(table)
         if facts["prototypes"]:
             known = all(isinstance(count, int) for count in facts["prototypes"])

@@ -19,11 +19,26 @@ from polyclinic.core.files import read_json, write_text
 from polyclinic.core.wording import counted, printable_line
 from polyclinic.report.ablation_latex import latex_ablation
 from polyclinic.report.marks import markdown_cell, markdown_text
-from polyclinic.report.tables import Comparison, comparison_of, markdown_table, metric_scale, metric_unit, value_text
+from polyclinic.report.tables import (
+    Comparison,
+    comparison_of,
+    in_lines,
+    markdown_table,
+    metric_scale,
+    metric_unit,
+    value_text,
+)
 
 CHECK = "✓"
-# From wide to narrow: with the rows' names, with numbers for the components' names, and what stands before a deviation.
-_LAYOUTS = ((True, False, " ± "), (False, False, " ± "), (False, True, " ± "), (False, True, " ±\n"))
+# From wide to narrow: with the rows' names, with numbers for the components' names, what stands before a deviation, and
+# how long a line of a site's name is.
+_LAYOUTS = (
+    (True, False, " ± ", 10_000),
+    (False, False, " ± ", 10_000),
+    (False, True, " ± ", 10_000),
+    (False, True, " ±\n", 12),
+    (False, True, " ±\n", 8),
+)
 
 
 @dataclass(frozen=True)
@@ -170,8 +185,8 @@ class AblationTable:
         """Print the table."""
         console, unlimited = Console(highlight=False), Console(width=10_000)
         # The check marks say what a row is, so its name goes first where there is no room for all.
-        for names, numbered, plus_minus in _LAYOUTS:
-            shown = self._laid_out(names, numbered, plus_minus)
+        for names, numbered, plus_minus, width in _LAYOUTS:
+            shown = self._laid_out(names, numbered, plus_minus, width)
             if unlimited.measure(shown).maximum <= console.width:
                 break
         console.print(shown)
@@ -179,13 +194,13 @@ class AblationTable:
         for line in (*([legend] if numbered else []), self.caption, *self.contributions()):
             console.print(line, markup=False)
 
-    def _laid_out(self, names: bool, numbered: bool, plus_minus: str) -> Table:
-        """With the rows' names or without; components by name, or ``numbered``."""
+    def _laid_out(self, names: bool, numbered: bool, plus_minus: str, width: int) -> Table:
+        """With the rows' names or without; components by name, or ``numbered``; sites in lines of ``width``."""
         shown, first = Table(box=None, padding=(0, 2, 0, 0), header_style="bold"), 0 if names else 1
         for number, name in enumerate(self.header[first:], start=first):
             marks = 0 < number <= len(self.components)
             justify: Literal["left", "center", "right"] = "center" if marks else "right" if number else "left"
-            title = f"({number})" if marks and numbered else printable_line(name)
+            title = f"({number})" if marks and numbered else in_lines(name, width)
             shown.add_column(Text(title), justify=justify, overflow="fold")
         for cells in self.rows():
             shown.add_row(*(Text(printable_line(cell).replace(" ± ", plus_minus)) for cell in cells[first:]))

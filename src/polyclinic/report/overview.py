@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from polyclinic.core.files import write_text
-from polyclinic.core.wording import printable_line
 from polyclinic.report.critical_difference import write_diagrams
 from polyclinic.report.grid_cases import read_cases
 from polyclinic.report.latex import latex_tables
@@ -21,7 +20,7 @@ from polyclinic.report.optimiser_steps import steps_line
 from polyclinic.report.statistics import GridStatistics, statistics_of
 from polyclinic.report.statistics_files import fairness_markdown, statistics_json, write_statistics
 from polyclinic.report.stuck_runs import stuck_runs_line
-from polyclinic.report.tables import Comparison, comparison_of, markdown_table, value_text
+from polyclinic.report.tables import Comparison, comparison_of, in_lines, markdown_table, value_text
 
 
 def all_metrics(grid: Path, first: str, metrics: Sequence[str], partial: bool = False) -> list[Comparison]:
@@ -129,13 +128,22 @@ def overview_csv(tables: Sequence[Comparison]) -> str:
 
 def print_overview(tables: Sequence[Comparison]) -> None:
     """Show the averages of all metrics in the terminal."""
+    console, unlimited = Console(highlight=False), Console(width=10_000)
+    for width, plus_minus in ((10_000, " ± "), (18, " ± "), (12, " ± "), (18, " ±\n"), (12, " ±\n")):
+        shown = _laid_out(tables, width, plus_minus)
+        if unlimited.measure(shown).maximum <= console.width:
+            break
+    console.print(shown)
+    console.print(_CAPTION)
+
+
+def _laid_out(tables: Sequence[Comparison], width: int, plus_minus: str) -> Table:
+    """Names of methods in lines of ``width``."""
     header, *rows = overview_rows(tables)
     shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for number, name in enumerate(header):
         shown.add_column(Text(name), justify="right" if number else "left", overflow="fold")
     for (method, *cells), (_, *marks) in zip(rows, _overview_marks(tables), strict=True):
-        texts = (Text(cell, STYLES[mark]) for cell, mark in zip(cells, marks, strict=True))
-        shown.add_row(Text(printable_line(method)), *texts)
-    console = Console(highlight=False)
-    console.print(shown)
-    console.print(_CAPTION)
+        texts = (Text(cell.replace(" ± ", plus_minus), STYLES[mark]) for cell, mark in zip(cells, marks, strict=True))
+        shown.add_row(Text(in_lines(method, width)), *texts)
+    return shown

@@ -185,8 +185,10 @@ def comparison_of(grid: Path, metric: str, partial: bool = False) -> Comparison:
 def print_comparison(table: Comparison) -> None:
     """Show a comparison in the terminal."""
     console, unlimited = Console(), Console(width=10_000)
-    shown = _laid_out(table, 12, " ±\n", folds=True)
-    for name_width, plus_minus in ((10_000, " ± "), (18, " ± "), (12, " ± "), (18, " ±\n"), (12, " ±\n")):
+    shown = _laid_out(table, 8, " ±\n", folds=True)
+    for name_width, plus_minus in (
+        (10_000, " ± "), (18, " ± "), (12, " ± "), (18, " ±\n"), (12, " ±\n"), (8, " ±\n")
+    ):  # fmt: skip
         whole = _laid_out(table, name_width, plus_minus)
         if unlimited.measure(whole).maximum <= console.width:
             shown = whole
@@ -203,14 +205,14 @@ def _laid_out(table: Comparison, name_width: int, plus_minus: str, folds: bool =
     shown = Table(caption=caption, caption_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
     for number, name in enumerate(table.header):
         justify: Literal["left", "right"] = "right" if number else "left"
-        shown.add_column(Text(_in_lines(name, name_width)), justify=justify, overflow="fold", no_wrap=not folds)
+        shown.add_column(Text(in_lines(name, name_width)), justify=justify, overflow="fold", no_wrap=not folds)
     for (method, *cells), (_, *marks) in zip(table.rows(), table.marks(), strict=True):
         texts = (Text(cell.replace(" ± ", plus_minus), STYLES[mark]) for cell, mark in zip(cells, marks, strict=True))
-        shown.add_row(Text(_in_lines(method, name_width)), *texts)
+        shown.add_row(Text(in_lines(method, name_width)), *texts)
     return shown
 
 
-def _in_lines(name: str, width: int) -> str:
+def in_lines(name: str, width: int) -> str:
     """A name in lines of about ``width``, broken before ``+``, ``-`` and ``(`` and after ``,``, ``_`` and blanks."""
     lines = [""]
     for piece in re.split(r"(?=[+(-])|(?<=[,_ ])", printable_line(name)):
@@ -226,7 +228,7 @@ def print_run(summary: dict[str, Any]) -> None:
     spread = summary.get("deviation", {"sites": {}, "average": {}})
     shown = _metric_table("site", columns)
     for site, values in summary["sites"].items():
-        shown.add_row(site, *_cells(values, spread["sites"].get(site, {}), columns))
+        shown.add_row(Text(printable_line(site)), *_cells(values, spread["sites"].get(site, {}), columns))
     shown.add_row("average", *_cells(summary["average"], spread["average"], columns))
     console = Console(highlight=False)
     console.print(f"{summary['method']} on {summary['federation']}, seed {summary['seed']}", markup=False)
@@ -237,12 +239,12 @@ def print_run(summary: dict[str, Any]) -> None:
         console.print("Average over sites after a round")
         console.print(_rounds_table(summary["at_rounds"], columns))
     for part, matrix in summary.get("transfer", {}).items():
-        where = "" if part == "all" else f", {part}"
-        console.print(f"Dice of each site's model (row) at each site (column){where}", highlight=False)
+        where = "" if part == "all" else f", {printable_line(part)}"
+        console.print(f"Dice of each site's model (row) at each site (column){where}", markup=False)
         console.print(_transfer_table(matrix))
     up, down = (readable_bytes(summary[f"bytes_{way}"]) for way in ("up", "down"))
     for component, sites in summary.get("shared_up", {}).items():
-        console.print(_shared_line(component, list(sites.values())), highlight=False)
+        console.print(_shared_line(component, list(sites.values())), markup=False)
     if "privacy" in summary:
         console.print(f"privacy: {summary['privacy']['says']}", highlight=False, markup=False, soft_wrap=True)
     moved = "every image was pooled in one place" if summary["images_leave"] else f"{up} left the sites, {down} came in"
@@ -292,9 +294,9 @@ def _transfer_table(matrix: dict[str, dict[str, float | None]]) -> Table:
     sites = list(dict.fromkeys(site for row in matrix.values() for site in row))
     table = Table("model of")
     for site in sites:
-        table.add_column(site, justify="right", overflow="fold")
+        table.add_column(Text(printable_line(site)), justify="right", overflow="fold")
     for model, row in matrix.items():
-        table.add_row(model, *(value_text(row.get(site), None, "dice") for site in sites))
+        table.add_row(Text(printable_line(model)), *(value_text(row.get(site), None, "dice") for site in sites))
     return table
 
 

@@ -30,14 +30,14 @@ _PLAIN_MEAN = "weighted_mean"  # what aggregates where nothing else does, so it 
 class AblationPlan:
     """``kept`` has a row for every subset: the method expression, and the components that it keeps, the base first.
 
-    ``others`` are methods that a comparison has left in the folder; they stay in its list.
+    ``earlier`` are methods that the folder lists already; they keep their places, the reference the first one.
     """
 
     method: str
     components: tuple[str, ...]
     kept: dict[str, tuple[str, ...]]
     grid: GridPlan
-    others: tuple[str, ...] = ()
+    earlier: tuple[str, ...] = ()
 
     @property
     def out(self) -> Path:
@@ -46,8 +46,8 @@ class AblationPlan:
 
     @property
     def listed(self) -> GridPlan:
-        """The grid as the folder lists it: what a comparison has left there, then the rows."""
-        methods = dict.fromkeys((*self.others, *self.grid.methods))
+        """The grid as the folder lists it: what is there, then further rows."""
+        methods = dict.fromkeys((*self.earlier, *self.grid.methods))
         return GridPlan(self.grid.recipe, tuple(methods), self.grid.seeds, self.out)
 
     def save(self) -> None:
@@ -70,13 +70,13 @@ def plan_ablation(
     there, earlier_seeds = _listed_in(out)
     kept = {_row(whole, columns, rest, there): rest for rest in _subsets(columns)}
     grid = plan_grid(recipe, tuple(kept), seeds, out)
-    others = tuple(name for name in there if name not in kept)
+    others = [name for name in there if name not in kept]
     if others and not set(earlier_seeds) <= set(seeds):
         raise PolyclinicError(
             f"{out}: holds a comparison of seeds {', '.join(map(str, earlier_seeds))}, which would lose some; "
             f"give --seeds {','.join(map(str, earlier_seeds))}, or another folder with --out."
         )
-    return AblationPlan(whole.name, columns, kept, grid, others)
+    return AblationPlan(whole.name, columns, kept, grid, there)
 
 
 def run_ablation(

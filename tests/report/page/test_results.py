@@ -27,6 +27,14 @@ def test_a_run_a_comparison_a_study_and_an_ablation_are_told_apart(tmp_path: Pat
     assert read_results(grid, "fedbn").grids[0].reference == "fedbn"
 
 
+def test_a_comparison_in_the_folder_of_an_ablation_is_a_comparison(tmp_path: Path) -> None:
+    rows = [{"method": "fedavg", "components": []}, {"method": "pathfl", "components": ["cse"]}]
+    write_grid(tmp_path, ("fedbn", "fedavg"), seeds=(0,))
+    write_json(tmp_path / "ablation.json", {"method": "pathfl", "components": ["cse"], "rows": rows})
+    results = read_results(tmp_path)
+    assert (results.kind, results.plan, results.grids[0].reference) == ("comparison", {}, "fedbn")
+
+
 def test_a_comparison_has_the_means_of_its_cases_and_names_what_is_missing(tmp_path: Path) -> None:
     (grid,) = read_results(write_grid(tmp_path, missing=[("fedbn", 1)])).grids
     table = grid.comparison("dice")

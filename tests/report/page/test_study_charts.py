@@ -21,6 +21,20 @@ def test_lines_go_over_the_values_in_their_order(tmp_path: Path) -> None:
     assert chart.data[0]["error_y"]["array"] == pytest.approx([0.70711] * 2)
 
 
+@pytest.mark.parametrize(
+    ("values", "marks"),
+    [(["1", "2"], [1.0, 2.0]), (["0.01", "0.001"], [0.001, 0.01]), (["1", "2", "100"], None), (["5", "5.0"], None)],
+)
+def test_marks_are_the_values_where_their_numbers_have_room(
+    tmp_path: Path, values: list[str], marks: list[float] | None
+) -> None:
+    (grid,) = read_results(write_grid(tmp_path, ("fedavg", "fedbn"), seeds=(0,))).grids
+    table = StudyTable("k", "dice", grid.methods, tuple(values), dict.fromkeys(values, grid.comparison("dice")))
+    assert (
+        study_chart(Results("study", tmp_path, (grid,), {"key": "k"}), table).layout["xaxis"].get("tickvals") == marks
+    )
+
+
 def test_two_keys_make_heat_maps(tmp_path: Path) -> None:
     (grid,) = read_results(write_grid(tmp_path, ("fedavg", "fedbn"), seeds=(0,))).grids
     axes = {"a": ["1", "2"], "b": ["x", "y", "z"]}

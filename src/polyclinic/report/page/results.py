@@ -147,9 +147,13 @@ def read_results(folder: Path, reference: str | None = None) -> Results:
     if (folder / "study.json").exists():
         return _study(folder, reference)
     if (folder / "grid.json").exists():
-        kind: Kind = "ablation" if (folder / "ablation.json").exists() else "comparison"
-        plan = _table(folder / "ablation.json") if kind == "ablation" else {}
-        return Results(kind, folder, (_grid(folder, reference, base=_base(folder, plan)),), plan)
+        plan = _table(folder / "ablation.json") if (folder / "ablation.json").exists() else {}
+        base = _base(folder, plan)
+        listed = _table(folder / "grid.json").get("methods", ())
+        if plan and not all(row.get("method") in listed for row in plan["rows"]):
+            plan, base = {}, None  # a later comparison of other methods is what the folder's tables are of
+        kind: Kind = "ablation" if plan else "comparison"
+        return Results(kind, folder, (_grid(folder, reference, base=base),), plan)
     file = RunFolder(folder).recipe_file
     if not file.exists():
         raise PolyclinicError(
@@ -174,7 +178,8 @@ def _base(folder: Path, plan: Mapping[str, Any]) -> str | None:
     if not plan:
         return None
     try:
-        return str(plan["rows"][0]["method"])
+        rows = [str(row["method"]) for row in plan["rows"]]
+        return rows[0]
     except (KeyError, TypeError, IndexError):
         raise PolyclinicError(f"{folder / 'ablation.json'}: not the plan of an ablation; start it again.") from None
 

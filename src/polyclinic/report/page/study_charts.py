@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from polyclinic.report.page.chart import Chart, axis, chart_text, rounded
@@ -67,7 +68,8 @@ def _lines(results: Results, table: StudyTable) -> Chart:
                             "visible": any(b is not None for b in bars)},
             }
         )  # fmt: skip
-    x = axis(chart_text(table.key), **({} if numeric else {"type": "category"}))
+    known = [number for number in numbers if number is not None]
+    x = axis(chart_text(table.key), **(_ticks(known) if numeric else {"type": "category"}))
     unit = " in %" if metric_unit(table.metric) == "percent" else ""
     layout = {"xaxis": x, "yaxis": axis(f"average {chart_text(table.metric)}{unit}"), "hovermode": "x unified"}
     return Chart(
@@ -75,6 +77,15 @@ def _lines(results: Results, table: StudyTable) -> Chart:
         "Average over sites; bars are one standard deviation over seeds, where there are several.",
         data, layout, 380,
     )  # fmt: skip
+
+
+def _ticks(numbers: Sequence[float]) -> dict[str, Any]:
+    """Marks at the values themselves, unless two are so near that their numbers would lie on each other."""
+    ordered = sorted(set(numbers))
+    gaps = [right - left for left, right in pairwise(ordered)]
+    if not gaps or min(gaps) < (ordered[-1] - ordered[0]) / 10:
+        return {}
+    return {"tickvals": ordered, "ticktext": [f"{number:g}" for number in ordered]}
 
 
 def _number(text: str) -> float | None:

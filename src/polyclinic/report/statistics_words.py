@@ -63,10 +63,11 @@ def note_of(methods: Iterable[MethodStatistics]) -> str:
     if not tested:
         return ""
     over = "cases and seeds" if any(one.over_cases_and_seeds for one in tested) else "cases"
+    averaged = ", each averaged over its seeds" if any(len(one.seeds) > 1 for one in tested) else ""
     holm = f", Holm-corrected for {counted(len(tested), 'method')}" if len(tested) > 1 else ""
     return (
-        f"In brackets the 95 % bootstrap interval over {over}; p: Wilcoxon signed-rank test over cases, each averaged "
-        f"over its seeds{holm}. Better or worse: p < 0.05, and 0 outside of the brackets."
+        f"In brackets the 95 % bootstrap interval over {over}; p: Wilcoxon signed-rank test over "
+        f"cases{averaged}{holm}. Better or worse: p < 0.05, and 0 outside of the brackets."
     )
 
 

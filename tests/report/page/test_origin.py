@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from polyclinic.core.files import read_json, write_json
-from polyclinic.report.page.origin import commands, recipe_text, splits, versions
+from polyclinic.report.page.origin import commands, plugins, recipe_text, splits, versions
 from polyclinic.report.page.results import read_results
 from report_support import write_grid, write_run, write_study
 
@@ -34,3 +34,11 @@ def test_recipe_versions_and_splits_are_those_of_the_runs(tmp_path: Path) -> Non
     assert versions(results) == [("python", "3.11.7 or 3.12.1"), ("torch", "2.13.0")]
     assert recipe_text(results) == (folder / "m0-seed0" / "recipe.toml").read_text()
     assert [name for name, _ in splits(results)] == ["seed 0", "seed 1"]
+
+
+def test_plugins_of_the_recipe_are_named_without_the_folders_they_were_in(tmp_path: Path) -> None:
+    folder = write_run(tmp_path)
+    assert plugins(read_results(folder)) == []
+    recipe = folder / "recipe.toml"
+    recipe.write_text('plugins = ["/home/me/my_idea.py"]\n' + recipe.read_text())
+    assert plugins(read_results(folder)) == ["my_idea.py"]

@@ -83,6 +83,7 @@ def build_page(
         "origin.html",
         commands=origin.commands(results),
         recipe=origin.recipe_text(results),
+        plugins=origin.plugins(results),
         versions=origin.versions(results),
         splits=origin.splits(results),
         folder=results.folder.resolve().name,

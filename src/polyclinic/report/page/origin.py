@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
@@ -39,6 +40,12 @@ def recipe_text(results: Results) -> str:
         return file.read_text(encoding="utf-8") if file.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise PolyclinicError(f"{file}: cannot be read ({error}); restore it from a copy.") from error
+
+
+def plugins(results: Results) -> list[str]:
+    """The files that the recipe names beside itself: without them it cannot be run."""
+    named = results.first.recipe.get("plugins", [])
+    return [Path(str(name)).name for name in named] if isinstance(named, list) else []
 
 
 def versions(results: Results) -> list[tuple[str, str]]:

@@ -12,11 +12,11 @@ QUIET := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 demo: $(STAMP)
 	$(BIN)/polyclinic compare demo-nuclei --methods fedavg,fedbn --seeds 1 --out runs/demo
 
+# Types are checked beside the first tests, which start processes and wait. Three workers for two cores, because tests wait, too.
 test: $(STAMP) browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(QUIET) $(BIN)/pytest -q -n 3
+	@$(BIN)/mypy & types=$$!; $(QUIET) $(BIN)/pytest -q -n 3 || failed=1; wait $$types || failed=1; test -z "$$failed"
 
 # A report is opened in a real Chromium. Debian's is installed where that is possible; elsewhere those tests say what is missing.
 browser:

@@ -1,4 +1,4 @@
-"""One headless Chromium for all tests of a session, and pages that remember what went wrong in them."""
+"""One headless Chromium for all tests of a file, and pages that remember what went wrong in them."""
 
 from __future__ import annotations
 
@@ -50,9 +50,12 @@ CONTRAST = """
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A browser; without one the tests are skipped."""
+    """A browser; without one the tests are skipped.
+
+    Not for the session: while playwright runs, its event loop does, and no other test of the process could start one.
+    """
     sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
     program = next((path for name in _NAMES if (path := shutil.which(name))), None)
     if program is None:

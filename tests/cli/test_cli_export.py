@@ -14,7 +14,7 @@ def test_text_and_json_say_what_was_checked(finished: Finished, tmp_path: Path) 
     assert done.code == 0
     first, second = done.out.splitlines()
     assert first.startswith("checked on 2 test images: masks are identical (512 pixels, ")
-    assert second.startswith(f"8 files written to {tmp_path / 'text'}: MODEL_CARD.md, ")
+    assert second.startswith(f"9 files written to {tmp_path / 'text'}: MODEL_CARD.md, ")
     done = call("export", finished(), "--to", "torchscript", "--out", tmp_path / "json", "--model", "last", "--json")
     found = json.loads(done.out)
     assert found["folder"] == str(tmp_path / "json")

@@ -42,7 +42,7 @@ def test_without_pictures_it_says_so_in_a_sentence(run: Path, tmp_path: Path) ->
 
 def test_a_run_whose_images_are_gone_gets_everything_else(run: Path, tmp_path: Path) -> None:
     moved = Path(shutil.copytree(run, tmp_path / "moved"))
-    shutil.rmtree(moved / "gallery")
+    shutil.rmtree(moved / "gallery", ignore_errors=True)  # there where another test has asked for a report
     recipe = moved / "recipe.toml"
     lines = [
         f'federation = "{tmp_path / "gone"}"' if x.startswith("federation") else x

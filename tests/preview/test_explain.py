@@ -11,7 +11,7 @@ import pytest
 from polyclinic.methods.registry import methods
 from polyclinic.preview.explain import explanation, print_explanation
 from polyclinic.recipe.files import load_recipe
-from polyclinic.report.tables import print_run
+from polyclinic.report.run_table import print_run
 
 
 @pytest.mark.parametrize("protocol", ["own-test", "leave-one-site-out"])

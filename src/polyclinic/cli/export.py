@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from polyclinic.cli.options import ModelOption, PartOption, SiteOption
 from polyclinic.core.quick_imports import quick_imports
 
 
@@ -16,19 +17,9 @@ def export(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the model. [default: RUN/exports/FORMAT]")
     ] = None,
-    site: Annotated[
-        str | None,
-        typer.Option(
-            "--site", help="Whose model, where sites have their own; with data.intensity = site whose numbers."
-        ),
-    ] = None,
-    part: Annotated[
-        str | None, typer.Option("--part", help="Which training, for protocols with several (without-x, fold-1).")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="best (on validation data) or last. [default: the one that was tested]"),
-    ] = None,
+    site: SiteOption = None,
+    part: PartOption = None,
+    model: ModelOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Write a run's model with preprocessing, window and model card, to run without polyclinic; checked first."""

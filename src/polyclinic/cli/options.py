@@ -29,6 +29,18 @@ JobsOption = Annotated[
 ]
 
 
+SiteOption = Annotated[
+    str | None,
+    typer.Option("--site", help="Whose model, where sites have their own; with data.intensity = site whose numbers."),
+]
+PartOption = Annotated[
+    str | None, typer.Option("--part", help="Which training, for protocols with several (without-x, fold-1).")
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", help="best (on validation data) or last. [default: the one that was tested]")
+]
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Around a grid of runs: Ctrl-C says how to go on, and ends with code 130."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyclinic.cli.options import JsonOption
+from polyclinic.cli.options import JsonOption, ModelOption, PartOption, SiteOption
 from polyclinic.core.quick_imports import quick_imports
 
 if TYPE_CHECKING:
@@ -30,16 +30,9 @@ def predict(
         Path, typer.Argument(metavar="IMAGES", help="An image, a folder of images, or a folder of DICOM series.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the masks.")],
-    site: Annotated[
-        str | None, typer.Option("--site", help="Whose model, for methods whose sites have models of their own.")
-    ] = None,
-    part: Annotated[
-        str | None, typer.Option("--part", help="Which training, for protocols with several (without-x, fold-1).")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="best (on validation data) or last. [default: the one that was tested]"),
-    ] = None,
+    site: SiteOption = None,
+    part: PartOption = None,
+    model: ModelOption = None,
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Also write the probabilities of all classes: large files.")
     ] = False,

@@ -52,8 +52,8 @@ def run(
     require_federation(loaded, recipe)
     with quick_imports():
         from polyclinic.api import run as execute
+        from polyclinic.report.run_table import print_run
         from polyclinic.report.stuck_runs import stuck_line
-        from polyclinic.report.tables import print_run
         from polyclinic.runs.folder import RunFolder
 
     if resume and out is not None and not RunFolder(out).started():

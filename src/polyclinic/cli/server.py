@@ -51,7 +51,7 @@ def server(
 
     with quick_imports():
         from polyclinic.deploy.coordinator.run_server import ServerSettings, run_server
-        from polyclinic.report.tables import print_run
+        from polyclinic.report.run_table import print_run
 
     named = tuple(name.strip() for name in (sites or "").split(",") if name.strip())
     if insecure:

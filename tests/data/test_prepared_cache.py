@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -36,9 +37,11 @@ def mapped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_entry, "_SMALL", 0)
 
 
-def add(cache: PreparedCache, *names: str, value: float = 1.0) -> list[str]:
+def add(
+    cache: PreparedCache, *names: str, value: float = 1.0, say: Callable[[str], None] = lambda _: None
+) -> list[str]:
     layout = Layout({"a": Block("F32", (SIZE,))})
-    with cache.making(names) as opened:
+    with cache.making(names, say) as opened:
         for descriptor in opened.values():
             target = FileTarget(descriptor, layout)
             target.write(0, np.full(SIZE, value, np.float32))
@@ -221,6 +224,22 @@ def test_whoever_waits_finds_what_the_other_made(cache: PreparedCache) -> None:
     waiting.join()
     assert made == [{}]
     assert listed(cache) == ["x.safetensors"]
+
+
+def test_whoever_waits_does_not_wait_for_those_who_use_what_was_made(cache: PreparedCache, mapped: None) -> None:
+    said: list[str] = []
+    made: list[list[str]] = []
+    waiting = Thread(target=lambda: made.append(add(cache, "x", say=said.append)), daemon=True)
+    with cache.making(["x"]) as opened:
+        waiting.start()
+        while not said:
+            time.sleep(0.01)
+        FileTarget(opened["x"], Layout({"a": Block("F32", (1000,))})).finish([])
+        cache.add(["x"])
+    entry = cache.find("x")
+    waiting.join(20)
+    assert entry is not None, "it is in use, and locked, all the time"
+    assert made == [[]]
 
 
 def test_a_folder_that_cannot_be_used_is_an_error_of_its_own(tmp_path: Path) -> None:

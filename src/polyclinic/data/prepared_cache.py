@@ -150,7 +150,8 @@ class PreparedCache:
         part, waits = self._part(name), False
         while True:
             descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            while not try_exclusive_lock(descriptor):
+            # Whoever made the entry may use it, locked, for hours: once it has its name, nobody waits any more.
+            while not try_exclusive_lock(descriptor) and _is_at(descriptor, part):
                 if not waits:
                     say("waiting for another process that prepares the same images")
                 waits = True

@@ -1,9 +1,9 @@
-"""Layout and compilation: a step's forward and backward pass, and a prediction, against the default, in turns.
+"""Layout, precision and compilation: a step's forward and backward pass, and a prediction, against the default, in turns.
 
     python benchmarks/engine_options.py           # writes benchmarks/engine_options.md; minutes, because of compilation
 
-``channels_last`` is the recipe's ``engine.channels_last``. ``torch.compile`` is no option of a recipe; it is here to
-show why.
+``channels_last`` is the recipe's ``engine.channels_last``, bfloat16 its ``training.amp = "bfloat16"``. ``torch.compile``
+is no option of a recipe; it is here to show why.
 """
 
 from __future__ import annotations
@@ -81,6 +81,24 @@ def layout_line(shape: tuple[int, ...], width: int, norm: str, repeats: int) -> 
     return f"| {'x'.join(map(str, shape))}, width {width} | {norm} | {' | '.join(cells)} |"
 
 
+def precision_line(shape: tuple[int, ...], width: int, norm: str, repeats: int) -> str:
+    network = network_of(shape, width, norm).train()
+    contenders = {"float32": (network, network.features), "bfloat16": (network, in_bfloat16(network))}
+    measured = ratios(step, contenders, torch.rand(shape), repeats)
+    cells = f"{1e3 * measured['float32'][0]:.0f} | **{measured['bfloat16'][1]:.2f}**"
+    return f"| {'x'.join(map(str, shape))}, width {width} | {norm} | {cells} |"
+
+
+def in_bfloat16(network: SegmentationNetwork) -> Pass:
+    """The network's pass as training with ``training.amp = "bfloat16"`` has it."""
+
+    def forward(images: Tensor) -> Features:
+        with torch.autocast(images.device.type, torch.bfloat16):
+            return network.features(images)
+
+    return forward
+
+
 def compiled_line(shape: tuple[int, ...], width: int, norm: str, repeats: int) -> str:
     plain = network_of(shape, width, norm).train()
     twin = copy.deepcopy(plain)
@@ -103,8 +121,9 @@ def main() -> None:
     prepare_process(1)
     kinds = KINDS[: arguments.kinds]
     layouts = [layout_line(*kind, norm, arguments.repeats) for kind in kinds for norm in NORMS]
+    precisions = [precision_line(*kind, norm, arguments.repeats) for kind in kinds for norm in NORMS]
     compiled = [compiled_line(*KINDS[0], norm, arguments.repeats) for norm in NORMS[:2]]
-    text = f"""# Layout and compilation
+    text = f"""# Layout, precision and compilation
 
 Made by `python benchmarks/engine_options.py --repeats {arguments.repeats} --kinds {arguments.kinds}` on
 {described()} One thread, no GPU. U-Net of depth 4, forward and backward pass of a batch (a step) and forward pass alone
@@ -117,6 +136,15 @@ Made by `python benchmarks/engine_options.py --repeats {arguments.repeats} --kin
 {chr(10).join(layouts)}
 
 Instance norm needs the usual order, so every layer converts there and back.
+
+## `training.amp = "bfloat16"`
+
+| images | norm | step (ms) | with it, over that |
+|---|---|---:|---:|
+{chr(10).join(precisions)}
+
+Convolutions are computed in bfloat16, norms and losses in float32; weights and their optimiser stay in float32. A processor without
+units for bfloat16 (AVX-512 BF16, AMX) gets slower by it.
 
 ## `torch.compile`
 

@@ -282,6 +282,22 @@ def test_a_batch_of_one_and_unequal_sites_train(method: str, tmp_path: Path) -> 
     assert sum(keeper.events[0]["samples"].values()) == sum(SIZES.values())
 
 
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "local"])  # which has no global weights
+def test_mixed_precision_takes_nearly_the_same_way(method: str, references: References, tmp_path: Path) -> None:
+    """With bfloat16 in the network's passes, the only mixed precision that a processor has; weights stay in float32."""
+    server = tiny_server(tmp_path, tiny_recipe(method, training={"amp": "bfloat16"}), observer=(keeper := Keeper()))
+    start = server.state.weights
+    server.round()
+    assert not keeper.refusals
+    single, halved = (
+        torch.cat([(end[f"global/{n}"] - t).flatten() for n, t in start.items() if t.is_floating_point()])
+        for end in (references(method).after_one_round, final_tensors(server))
+    )
+    assert halved.isfinite().all()
+    assert not torch.equal(single, halved)
+    assert torch.cosine_similarity(single, halved, 0) > 0.8
+
+
 def mixed_reference(method: str, tmp_path: Path) -> dict[str, torch.Tensor]:
     """The result of a plain run over sites with few labels, none, and all."""
     if method not in _mixed:

@@ -21,9 +21,11 @@ from polyclinic.federation.workspace import Workspace
 from polyclinic.recipe.training import learning_rate
 
 
-def half_precision(device: torch.device) -> torch.dtype | None:
-    """The 16-bit type of a GPU: bfloat16 where the hardware has it, else float16; none elsewhere."""
-    if device.type != "cuda":
+def half_precision(amp: str, device: torch.device) -> torch.dtype | None:
+    """The 16-bit type that ``training.amp`` asks for; ``auto`` is that of a GPU: bfloat16 if it has it, else float16."""
+    if amp == "bfloat16":
+        return torch.bfloat16
+    if amp == "off" or device.type != "cuda":
         return None
     return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
 
@@ -40,7 +42,7 @@ class LocalTraining:
         # A second backward pass starts from cleared gradients, and would wipe out what another component has added.
         self.gradient_order = sorted(components, key=lambda component: not component.recomputes)
         self.parameters = [p for p in workspace.network.parameters() if p.requires_grad]
-        self.half = half_precision(workspace.device) if self.settings.amp == "auto" else None
+        self.half = half_precision(self.settings.amp, workspace.device)
         # A fresh scaler each round: its state then never has to cross a restart. It starts low, because a site with few
         # steps has none to waste on finding a scale that does not overflow.
         self.scaler = torch.amp.GradScaler(workspace.device.type, init_scale=2**10, enabled=self.half is torch.float16)

@@ -45,7 +45,10 @@ class TrainingSettings(Section):
         0, ge=0, description="rounds in which the learning rate rises from lr / (warmup + 1) to that of the schedule"
     )
     clip_gradients: Positive | None = Field(None, description="largest norm of the gradient")
-    amp: Literal["auto", "off"] = Field("auto", description="mixed precision on GPUs")
+    amp: Literal["auto", "bfloat16", "off"] = Field(
+        "auto",
+        description="mixed precision of training: on GPUs; bfloat16 on every device, for processors that have it; never",
+    )
     participation: Annotated[float, Field(gt=0)] = Field(
         1.0, description="share of the sites in a round (1: all of them), or their number (above 1)"
     )

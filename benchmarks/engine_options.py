@@ -1,9 +1,9 @@
-"""Layout, precision and compilation: a step's forward and backward pass, and a prediction, against the default, in turns.
+"""Layout, precision, compilation: a step's forward and backward pass, and a prediction, against the default, in turns.
 
-    python benchmarks/engine_options.py           # writes benchmarks/engine_options.md; minutes, because of compilation
+    python benchmarks/engine_options.py         # writes benchmarks/engine_options.md; minutes, because of compilation
 
-``channels_last`` is the recipe's ``engine.channels_last``, bfloat16 its ``training.amp = "bfloat16"``. ``torch.compile``
-is no option of a recipe; it is here to show why.
+``channels_last`` is the recipe's ``engine.channels_last``, bfloat16 its ``training.amp``. ``torch.compile`` is no option
+of a recipe; it is here to show why.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ Instance norm needs the usual order, so every layer converts there and back.
 |---|---|---:|---:|
 {chr(10).join(precisions)}
 
-Convolutions are computed in bfloat16, norms and losses in float32; weights and their optimiser stay in float32. A processor without
-units for bfloat16 (AVX-512 BF16, AMX) gets slower by it.
+Convolutions are computed in bfloat16, norms and losses in float32; weights and their optimiser stay in float32. A
+processor without units for bfloat16 (AVX-512 BF16, AMX) gets slower by it.
 
 ## `torch.compile`
 

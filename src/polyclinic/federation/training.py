@@ -22,7 +22,7 @@ from polyclinic.recipe.training import learning_rate
 
 
 def half_precision(amp: str, device: torch.device) -> torch.dtype | None:
-    """The 16-bit type that ``training.amp`` asks for; ``auto`` is that of a GPU: bfloat16 if it has it, else float16."""
+    """The 16-bit type that ``training.amp`` asks for; ``auto``: on a GPU bfloat16 if it has it, else float16."""
     if amp == "bfloat16":
         return torch.bfloat16
     if amp == "off" or device.type != "cuda":

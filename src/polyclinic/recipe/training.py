@@ -47,7 +47,7 @@ class TrainingSettings(Section):
     clip_gradients: Positive | None = Field(None, description="largest norm of the gradient")
     amp: Literal["auto", "bfloat16", "off"] = Field(
         "auto",
-        description="mixed precision of training: on GPUs; bfloat16 on every device, for processors that have it; never",
+        description="mixed precision of training: on GPUs; on every device, for processors with bfloat16; never",
     )
     participation: Annotated[float, Field(gt=0)] = Field(
         1.0, description="share of the sites in a round (1: all of them), or their number (above 1)"

@@ -15,7 +15,7 @@ from polyclinic.exchange.messages import Tensors
 from polyclinic.federation.site_store import SiteState
 from polyclinic.networks import SegmentationNetwork
 from polyclinic.preview.rehearsal import Counted, Rehearsal, forward_flops
-from polyclinic.preview.value_log import ValueLog, strip_numbers, without_numbers
+from polyclinic.preview.value_log import ValueLog, without_numbers
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.changes import with_changes
 
@@ -118,7 +118,7 @@ def _count_from(smaller: Recipe, recipe: Recipe, task: Task, sites: list[str], s
         counted = small.count()
     timed = small.train_once_more(small.sites[0].store.load(0), small.server.state.shared)
     pace = _pace(counted.training * timed.seen, timed.seconds)
-    strip_numbers(large.workspace.network)
+    log.strip_numbers(large.workspace.network)
     try:
         with log.replaying():
             flops = large.count(watch_memory=True)

@@ -41,6 +41,7 @@ class ValueLog:
         self._entries: list[tuple[str, Any]] = []
         self._next = 0
         self.by_value = False
+        self._mode = without_numbers()
 
     def note(self, kind: object, value: Any) -> None:
         """Write down what was read."""
@@ -60,10 +61,24 @@ class ValueLog:
         with _RecordArrays(self) as arrays, _RecordNumbers(self, arrays):
             yield
 
+    def strip_numbers(self, network: nn.Module) -> None:
+        """Replace all parameters and buffers by fake tensors, in place.
+
+        They are the replay's own: torch converts those of another mode again at every operation.
+        """
+        for module in network.modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    fake = self._mode.from_tensor(parameter.detach())
+                    module._parameters[name] = nn.Parameter(fake, parameter.requires_grad)
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[name] = self._mode.from_tensor(buffer)
+
     @contextmanager
     def replaying(self) -> Iterator[None]:
         """Run this block on tensors without numbers; what was noted is read again."""
-        with without_numbers(), _ReplayArrays(self), _ReplayNumbers(self):
+        with self._mode, _ReplayArrays(self), _ReplayNumbers(self):
             yield
         left = len(self._entries) - self._next
         if left:
@@ -75,19 +90,6 @@ def without_numbers() -> FakeTensorMode:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     mode._allow_unsafe_data_ptr_access = False
     return mode
-
-
-def strip_numbers(network: nn.Module) -> None:
-    """Replace all parameters and buffers by fake tensors, in place."""
-    mode = without_numbers()
-    for module in network.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                fake = mode.from_tensor(parameter.detach())
-                module._parameters[name] = nn.Parameter(fake, parameter.requires_grad)
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = mode.from_tensor(buffer)
 
 
 def _kind(operation: Any, tensor: Tensor) -> str:

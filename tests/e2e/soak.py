@@ -1,8 +1,9 @@
 """A long run of a large federation in which processes are killed and stopped all the time: nothing may be lost or leak.
 
-``python tests/e2e/soak.py OUT.md [--sites 50] [--rounds 500] [--pause 3]`` starts a server and its sites as processes
-of their own, disturbs one of them every few seconds, and compares the result with that of an undisturbed run in one
-process, bit for bit. Memory and open files of the server and of the sites are sampled.
+``python tests/e2e/soak.py OUT.md [--sites 50] [--rounds 500] [--asked 50] [--pause 3]`` starts a server and its sites
+as processes of their own, disturbs one of them every few seconds, and compares the result with that of an undisturbed
+run in one process, bit for bit. Memory and open files of the server and of the sites are sampled. With ``--asked``
+below the number of sites every round asks so many, drawn by its number; half of the disturbances hit one at work.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from statistics import median
 
 from real_federation import RealFederation, descendants, kill_tree
 
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import read_json
 from polyclinic.core.tensor_files import load_tensors
 from polyclinic.core.version import installed_versions
 from polyclinic.runs.folder import RunFolder
@@ -53,6 +56,8 @@ class Soak:
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     counts: Counter[str] = field(default_factory=Counter)
     samples: list[Sample] = field(default_factory=list)
+    at_work: int = 0
+    """Disturbances of a site that was training."""
     _started: float = field(default_factory=time.monotonic)
     _stopped: dict[int, float] = field(default_factory=dict)
     _due: dict[str, float] = field(default_factory=dict)
@@ -92,7 +97,7 @@ class Soak:
             self.counts["server killed"] += 1
             kill_tree(self.federation.processes["server"].pid)
             return
-        site = self.rng.choice(self.federation.sites)
+        site = self._victim()
         process = self.federation.processes[site]
         workers = [pid for pid in descendants(process.pid) if pid != process.pid]
         (kind,) = self.rng.choices(list(KINDS), list(KINDS.values()))
@@ -100,6 +105,7 @@ class Soak:
         if pid in self._stopped or process.poll() is not None:
             return
         self.counts[kind] += 1
+        self.at_work += site in self._working()
         if kind == "site killed":
             kill_tree(pid)
         elif kind == "worker killed":
@@ -107,6 +113,19 @@ class Soak:
         else:
             _signal(pid, signal.SIGSTOP)
             self._stopped[pid] = time.monotonic() + self.rng.uniform(1, 8)
+
+    def _victim(self) -> str:
+        """Any site, or one at work."""
+        working = self._working()
+        return self.rng.choice(working if working and self.rng.random() < 0.5 else list(self.federation.sites))
+
+    def _working(self) -> list[str]:
+        """Sites that train at this moment, as far as the server knows."""
+        try:
+            sites = read_json(self.federation.folder / "run" / "live.json")["sites"]
+        except (OSError, PolyclinicError):
+            return []
+        return sorted(site for site, entry in sites.items() if entry["status"] == "training")
 
     def _wake(self, now: float) -> None:
         for pid, until in list(self._stopped.items()):
@@ -186,6 +205,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--sites", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=500)
+    parser.add_argument("--asked", type=int, help="sites of a round; all by default")
     parser.add_argument("--pause", type=float, default=3.0, help="seconds between two disturbances")
     parser.add_argument("--limit", type=float, default=4 * 3600.0)
     options = parser.parse_args()
@@ -194,6 +214,9 @@ def main() -> None:
         f"training.rounds={options.rounds}", f"training.validate_every={options.rounds}", "training.quorum=1.0",
         "training.local_epochs=1", "training.batch_size=4", "engine.grace=600", "engine.gather=600",
     ]  # fmt: skip
+    options.asked = options.asked or options.sites
+    if options.asked < options.sites:
+        rules.append(f"training.participation={options.asked}")
     arguments = [text for rule in rules for text in ("--set", rule)]
     os.environ["PYTHONDONTWRITEBYTECODE"] = ""
     with tempfile.TemporaryDirectory() as temporary:
@@ -225,12 +248,14 @@ def write_report(
     lines = [
         "# A long run under disturbance",
         "",
-        f"Made by `python tests/e2e/soak.py {options.out} --sites {options.sites} --rounds {options.rounds} --pause "
-        f"{options.pause:g}` on {platform.machine()}, {os.cpu_count()} cores; polyclinic {versions['polyclinic']}, "
+        f"Made by `python tests/e2e/soak.py {options.out} --sites {options.sites} --rounds {options.rounds} "
+        f"--asked {options.asked} --pause {options.pause:g}` on {platform.machine()}, {os.cpu_count()} cores; "
+        f"polyclinic {versions['polyclinic']}, "
         f"flwr {versions['flwr']}, torch {versions['torch']}.",
         "",
         f"- Rounds finished: {rounds} of {options.rounds} in {seconds / 60:.0f} min; answers lost for good: {refused}.",
-        f"- Disturbances: {counts}.",
+        f"- Every round asks {options.asked} of {options.sites} sites, drawn by its number; all sites are connected.",
+        f"- Disturbances: {counts}; {soak.at_work} of a site that was training.",
         f"- Weights against the undisturbed run in one process: {result}.",
         "",
         "Resident memory (MB) and open files: medians over all processes of a kind that had run for a minute, in the",

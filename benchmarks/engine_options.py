@@ -2,8 +2,8 @@
 
     python benchmarks/engine_options.py         # writes benchmarks/engine_options.md; minutes, because of compilation
 
-``channels_last`` is the recipe's ``engine.channels_last``, bfloat16 its ``training.amp``. ``torch.compile`` is no option
-of a recipe; it is here to show why.
+``channels_last`` is the recipe's ``engine.channels_last``, bfloat16 its ``training.amp``. ``torch.compile`` is not an
+option of a recipe; it is here to show why.
 """
 
 from __future__ import annotations

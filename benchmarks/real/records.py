@@ -1,7 +1,7 @@
-"""Records of finished runs: what tables and statistics are computed from, without weights, in one compressed file a grid.
+"""Records of finished runs: what tables and statistics are computed from, without weights, in one compressed file.
 
-They are in the repository, so that everybody can recompute a table without training, and so that a grid that was begun
-on one machine goes on at another: restored runs count as finished.
+They are in the repository, so that everybody can recompute a table without training, and so that grids that were begun
+on one machine go on at another: restored runs count as finished.
 """
 
 from __future__ import annotations
@@ -12,65 +12,64 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from polyclinic.core.files import atomic_write, read_json, write_text
+from polyclinic.core.files import atomic_write, write_text
 from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import load_recipe, recipe_text
 
-FILES = ("recipe.toml", "versions.json", "split.csv", "summary.json", "events.jsonl", "cases.csv", "cases-round-*.csv")
-LIMIT = 200_000_000  # bytes of an unpacked record
+FILES = ("recipe.toml", "versions.json", "split.csv", "events.jsonl", "cases.csv", "cases-round-*.csv", "summary.json")
+LIMIT = 1_000_000_000  # bytes of all records of a file
 
 
-def keep(grid: Path, archive: Path) -> int:
-    """Write the finished runs of a grid into a file, equal for equal runs; gives their number.
+def keep(folder: Path, archive: Path) -> int:
+    """Write the finished runs below a folder, and the plans of their grids, into a file; gives the number of runs.
 
-    The path of the federation, which is one machine's, is left out of the recipes: only its name stays.
+    Equal runs give equal files. The path of the federation is one machine's: only its name stays in the recipes.
     """
     packed, runs = io.BytesIO(), 0
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        _add(tar, "grid.json", (grid / "grid.json").read_bytes())
-        for folder in sorted(entry["folder"] for entry in read_json(grid / "grid.json")["runs"]):
-            if (grid / folder / "summary.json").exists():
-                runs += 1
-                for name, content in _contents(grid / folder):
-                    _add(tar, f"{folder}/{name}", content)
-    archive.parent.mkdir(parents=True, exist_ok=True)
+        for plan in sorted(folder.rglob("grid.json")):
+            _add(tar, plan.relative_to(folder), plan.read_bytes())
+        for summary in sorted(folder.rglob("summary.json")):
+            runs += 1
+            for path, content in _contents(summary.parent):
+                _add(tar, path.relative_to(folder), content)
     with atomic_write(archive) as part:
         part.write_bytes(lzma.compress(packed.getvalue(), preset=9))
     return runs
 
 
-def restore(archive: Path, grid: Path, federation: str) -> None:
-    """Unpack records into a grid's folder; runs that are there already stay as they are."""
+def restore(archive: Path, folder: Path, data: Path) -> None:
+    """Unpack records below a folder; runs that are there already stay. ``data`` holds the federations by name."""
     if not archive.exists():
         return
     with tarfile.open(fileobj=io.BytesIO(_unpacked(archive))) as tar:
-        names = [member.name for member in tar if member.isfile()]
-        known = {name.split("/")[0] for name in names if (grid / name.split("/")[0] / "recipe.toml").exists()}
-        # The summary says that a run is finished, so it comes last.
-        for name in sorted(names, key=lambda name: name.endswith("summary.json")):
-            if name.split("/")[0] not in known:
-                file = tar.extractfile(name)
-                assert file is not None
-                (grid / name).parent.mkdir(parents=True, exist_ok=True)
-                with atomic_write(grid / name) as part:
+        for member in tar:
+            path = folder / member.name
+            file = tar.extractfile(member) if member.isfile() else None
+            assert file is not None, f"{archive}: {member.name} is no plain file"
+            assert path.resolve().is_relative_to(folder.resolve()), f"{archive}: {member.name} leads out of the folder"
+            # The recipe is a run's first file and its summary the last: one that is there was begun, or is done.
+            if not (path.parent / "summary.json").exists() and not (path.name == "grid.json" and path.exists()):
+                with atomic_write(path) as part:
                     part.write_bytes(file.read())
-                if name.endswith("recipe.toml"):
-                    _name_federation(grid / name, federation)
+                if path.name == "recipe.toml":
+                    _set_federation(path, data)
 
 
-def _contents(run: Path) -> Iterator[tuple[str, bytes]]:
+def _contents(run: Path) -> Iterator[tuple[Path, bytes]]:
     for pattern in FILES:
         for path in sorted(run.glob(pattern)):
             if path.name == "recipe.toml":
                 recipe = load_recipe(path)
                 recipe = with_changes(recipe, {"federation": Path(recipe.federation).name})
-                yield path.name, recipe_text(recipe).encode()
+                yield path, recipe_text(recipe).encode()
             else:
-                yield path.name, path.read_bytes()
+                yield path, path.read_bytes()
 
 
-def _name_federation(path: Path, federation: str) -> None:
-    write_text(path, recipe_text(with_changes(load_recipe(path), {"federation": federation})))
+def _set_federation(path: Path, data: Path) -> None:
+    recipe = load_recipe(path)
+    write_text(path, recipe_text(with_changes(recipe, {"federation": str(data / Path(recipe.federation).name)})))
 
 
 def _unpacked(archive: Path) -> bytes:
@@ -79,7 +78,7 @@ def _unpacked(archive: Path) -> bytes:
     return content
 
 
-def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    about = tarfile.TarInfo(name)
+def _add(tar: tarfile.TarFile, name: Path, content: bytes) -> None:
+    about = tarfile.TarInfo(name.as_posix())
     about.size = len(content)
     tar.addfile(about, io.BytesIO(content))

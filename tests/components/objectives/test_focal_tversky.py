@@ -74,3 +74,13 @@ def test_it_takes_the_place_of_the_recipes_loss_with_its_settings() -> None:
     onehot = torch.stack([step.labels == 1, step.labels == 2], 1).float()
     ours = component.objective(step)
     torch.testing.assert_close(ours, naive(step.output.logits.softmax(1)[:, 1:], onehot, 0.6, 0.2, 1.5))
+
+
+def test_over_the_batch_it_is_the_released_form() -> None:
+    workspace = build_workspace(tiny_recipe("fedfocaltversky", training={"dice_over": "batch"}), tiny_task())
+    step = step_of(site_of(workspace))
+    shares, onehot = step.output.logits.softmax(1)[:, 1:], torch.stack([step.labels == 1, step.labels == 2], 1).float()
+    one_image = (torch.cat(list(maps), 1)[None] for maps in (shares, onehot))
+    torch.testing.assert_close(
+        component_of(workspace, "focal_tversky").objective(step), naive(*one_image, 0.7, 0.3, 4 / 3)
+    )

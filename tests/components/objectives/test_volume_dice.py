@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyclinic.components.objectives.volume_dice import dice_losses
+from polyclinic.components.toolbox.foreground import foreground
 from polyclinic.components.toolbox.segmentation_loss import segmentation_loss
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.federation.workspace import build_workspace
@@ -59,6 +60,28 @@ def test_it_takes_the_place_of_the_recipes_loss_on_the_foreground() -> None:
     assert ours is not None
     torch.testing.assert_close(ours, naive(shares, onehot))
     assert abs(ours - segmentation_loss(logits, step.labels, "dice")) > 0.01
+
+
+def test_over_the_batch_all_patches_are_one_volume() -> None:
+    """Side by side along the first axis, the patches have the naive loss of one volume."""
+    workspace = build_workspace(tiny_recipe("feddice", training={"dice_over": "batch"}), tiny_task(3))
+    step = step_of(site_of(workspace, 3))
+    shares, onehot = step.output.logits.softmax(1)[:, 1:], torch.stack([step.labels == 1, step.labels == 2], 1).float()
+    ours = component_of(workspace, "volume_dice").objective(step)
+    one_volume = (torch.cat(list(maps), 1)[None] for maps in (shares, onehot))
+    torch.testing.assert_close(ours, naive(*one_volume))
+
+
+def test_false_foreground_of_an_empty_patch_has_a_slope_over_the_batch_alone() -> None:
+    logits = torch.zeros(2, 2, 4, 4, 4, requires_grad=True)
+    labels = torch.zeros(2, 4, 4, 4, dtype=torch.long)
+    labels[0, :2] = 1
+    slopes = {}
+    for over in ("image", "batch"):
+        (gradient,) = torch.autograd.grad(dice_losses(*foreground(logits, labels, over)).mean(), logits)
+        slopes[over] = gradient[1, 1].abs().max().item()
+    assert slopes["image"] < 1e-6
+    assert slopes["batch"] > 1e-4
 
 
 def test_absent_classes_follow_the_policy() -> None:

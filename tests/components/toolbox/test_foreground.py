@@ -26,3 +26,12 @@ def test_absent_classes_count_or_not() -> None:
     assert mean_over_foreground(losses, truth, "count") == 2.5
     assert mean_over_foreground(losses, truth, "ignore") == 3
     assert mean_over_foreground(losses, torch.zeros(2, 2), "ignore") == 0
+
+
+def test_a_batch_as_one_image_holds_every_pixel_once() -> None:
+    logits, labels = torch.randn(3, 4, 2, 5), torch.randint(4, (3, 2, 5))
+    probabilities, masks = foreground(logits, labels, "batch")
+    assert probabilities.shape == masks.shape == (1, 3, 30)
+    for name in (1, 2, 3):
+        torch.testing.assert_close(probabilities[0, name - 1], logits.softmax(1)[:, name].flatten())
+        assert masks[0, name - 1].equal((labels == name).flatten().float())

@@ -8,9 +8,10 @@ Paper: Abraham, Khan, *A Novel Focal Tversky Loss Function with Improved Attenti
 
 With ``alpha > beta`` missed foreground costs more than false alarms. FSF3A compares with it as FedFoc-Tvers.
 
-Departures: The released code adds up over a whole batch; here it is the mean over images and foreground classes, as for
-the Dice loss it is compared with, and ``e`` is that loss's 1e-5. Where ``gamma > 1`` the slope of (2) has no bound at
-``TI = 1``: ``1 - TI`` counts as 1e-6 below that. ``policies.absent_classes`` holds as for every loss.
+Departures: The released code adds up over a whole batch, which is ``training.dice_over = "batch"`` here; the default is
+the mean over images and foreground classes, as for the Dice loss it is compared with, and ``e`` is that loss's 1e-5.
+Where ``gamma > 1`` the slope of (2) has no bound at ``TI = 1``: ``1 - TI`` counts as 1e-6 below that.
+``policies.absent_classes`` holds as for every loss.
 """
 
 from __future__ import annotations
@@ -56,6 +57,6 @@ class FocalTversky(Component):
     def objective(self, step: Step) -> Tensor:
         """Equations 1 and 2."""
         chosen = self.settings
-        probabilities, truth = foreground(step.labelled.logits, step.labels)
+        probabilities, truth = foreground(step.labelled.logits, step.labels, self.context.training.dice_over)
         losses = focal_tversky_losses(probabilities, truth, chosen.alpha, chosen.beta, chosen.gamma)
         return mean_over_foreground(losses, truth.flatten(2).sum(2), self.context.policies.absent_classes)

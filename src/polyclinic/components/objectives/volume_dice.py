@@ -9,6 +9,10 @@ over the foreground classes. The paper has ``eps`` below the fraction alone, whe
 predicted; here it is above, too, so that predicting nothing costs nothing. Its value is garbled in print; ours is 1e-5.
 ``policies.absent_classes = "ignore"`` leaves out classes that no mask of the batch holds. In 2D a volume is an image.
 
+Patches of volumes need ``training.dice_over = "batch"``, which adds up over all patches of a batch. The loss of a patch
+without foreground is 1 whatever is predicted, but for the last 1e-5: it has no slope, and nothing would teach a network
+trained on eq. 2 alone what the background of a volume looks like.
+
 ``pretrain_rounds`` is for SimCLR and SwAV, which the paper calls pre-training: the first rounds then have no supervised
 loss, and the other terms of the method train alone.
 """
@@ -68,6 +72,6 @@ class VolumeDice(Component):
         logits = step.labelled.logits
         if step.round < self.settings.pretrain_rounds:
             return logits[:0].float().sum()
-        probabilities, truth = foreground(logits, step.labels)
+        probabilities, truth = foreground(logits, step.labels, self.context.training.dice_over)
         losses = dice_losses(probabilities, truth)
         return mean_over_foreground(losses, truth.flatten(2).sum(2), self.context.policies.absent_classes)

@@ -1,0 +1,149 @@
+"""A page of tables on real federations: one or several grids of runs, what was measured, and what it teaches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from records import keep, restore
+
+import polyclinic
+from polyclinic.core.files import read_json, write_text
+from polyclinic.recipe import Recipe
+from polyclinic.recipe.files import load_recipe
+from polyclinic.report.overview import overview_rows, write_tables
+from polyclinic.report.tables import Comparison, comparison_of, markdown_table
+from polyclinic.runs.grid_plan import plan_grid
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Methods compared on one federation; the first one is the reference. ``changes`` are keys of the recipe."""
+
+    name: str
+    title: str
+    recipe: str
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...] = (0, 1, 2)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Tables of some of the methods, by title; without any there is one of all."""
+
+    def recipe_on(self, data: Path) -> Recipe:
+        """The recipe with its federation in the folder ``data``."""
+        path = HERE / "recipes" / f"{self.recipe}.toml"
+        overrides = [f"{key}={json.dumps(value)}" for key, value in self.changes.items()]
+        name = Path(load_recipe(path, overrides).federation).name
+        return load_recipe(path, [*overrides, f"federation={data / name}"])
+
+    def run(self, data: Path, folder: Path, jobs: int | None) -> None:
+        """Train what is missing."""
+        polyclinic.compare(self.recipe_on(data), self.methods, out=folder / self.name, seeds=self.seeds, jobs=jobs)
+
+    def section(self, data: Path, folder: Path) -> list[str]:
+        """Everything about this grid, from its run folders."""
+        out, recipe = folder / self.name, self.recipe_on(data)
+        plan = plan_grid(recipe, self.methods, self.seeds, out)
+        plan.save()
+        runs = {m: [cell.folder for cell in plan.cells if cell.method == m] for m in self.methods}
+        done = all((run / "summary.json").exists() for own in runs.values() for run in own)
+        metrics = recipe.evaluation.metrics
+        compared = write_tables(out, metrics[0], metrics, partial=not done)
+        lines = [f"## {self.title}", ""]
+        lines += [f"Recipe: [{self.recipe}.toml](recipes/{self.recipe}.toml){self._changes()}.", ""]
+        if self.parts:
+            for title, methods in self.parts.items():
+                lines += [f"### {title}", "", _part(compared, methods).to_markdown()]
+            lines += ["### All methods against the first", "", *(f"- {words}" for words in compared.words), ""]
+        else:
+            lines += [compared.to_markdown()]
+        if len(metrics) > 1:
+            tables = [comparison_of(out, metric, partial=not done) for metric in metrics]
+            lines += ["### All metrics", "", markdown_table(overview_rows(tables)), ""]
+            lines += ["Averages over sites; overlaps in %, distances in pixels.", ""]
+        return [*lines, *_training(runs, recipe)]
+
+    def _changes(self) -> str:
+        said = ", ".join(f"`{key} = {json.dumps(value)}`" for key, value in self.changes.items())
+        return f", with {said}" if said else ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Grids in the order in which they run. ``NAME_notes.md`` says what the tables show, and ends the page."""
+
+    name: str
+    title: str
+    about: tuple[str, ...]
+    grids: tuple[Grid, ...]
+
+    def make(self, data: Path, folder: Path, jobs: int | None, train: bool = True) -> Path:
+        """Restore recorded runs, train what is missing, record it after each grid, and write the page."""
+        own, archive = folder / self.name, HERE / "records" / f"{self.name}.tar.xz"
+        restore(archive, own, data)
+        for grid in self.grids if train else ():
+            grid.run(data, own, jobs)
+            keep(own, archive)
+        page = HERE / f"{self.name}.md"
+        write_text(page, "\n".join(self._lines(data, own)))
+        return page
+
+    def _lines(self, data: Path, folder: Path) -> list[str]:
+        lines = [f"# {self.title}", "", f"Made by `POLYCLINIC_REAL_DATA=folder python benchmarks/real {self.name}`."]
+        lines += [*self.about, ""]
+        notes = HERE / f"{self.name}_notes.md"
+        if notes.exists():
+            lines += [notes.read_text(encoding="utf-8").strip(), ""]
+        for grid in self.grids:
+            lines += grid.section(data, folder)
+        lines += [f"The runs behind it, without weights: [records/{self.name}.tar.xz](records/{self.name}.tar.xz).", ""]
+        return lines
+
+
+def events(run: Path) -> list[dict[str, Any]]:
+    """What a run recorded, a round a line; nothing if it has not begun."""
+    path = run / "events.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def _part(compared: Comparison, methods: tuple[str, ...]) -> Comparison:
+    """Some rows of a table, with differences to the first of them; statistics are for the whole."""
+    values = {method: compared.values[method] for method in methods}
+    return replace(compared, methods=methods, values=values, reference="", p_values={}, words=())
+
+
+def _training(runs: Mapping[str, list[Path]], recipe: Recipe) -> list[str]:
+    """Is it trained out? Validation Dice along the rounds, the last training loss, steps, and tests after rounds."""
+    rounds, every = recipe.training.rounds, recipe.training.validate_every
+    numbers = sorted({every * max(1, round(rounds * share / every)) for share in (0.25, 0.5, 0.75, 1)})
+    tested = recipe.evaluation.rounds
+    head = ["method", *(f"val {n}" for n in numbers), "last loss", "steps", *(f"test {n}" for n in tested)]
+    rows = [head]
+    for method, folders in runs.items():
+        finished = [run for run in folders if (run / "summary.json").exists()]
+        if not finished:
+            continue
+        every_event = [event for run in finished for event in events(run)]
+        cells = [_percent([e["validation"].get("dice") for e in every_event if e["round"] == n - 1]) for n in numbers]
+        last = [e for e in every_event if e["round"] == rounds - 1]
+        losses = [terms["segmentation"] for e in last for terms in e["losses"].values() if "segmentation" in terms]
+        summaries = [read_json(run / "summary.json") for run in finished]
+        cells += [f"{mean(losses):.3f}" if losses else "", str(max(summary["steps"] for summary in summaries))]
+        cells += [_percent([s["at_rounds"][str(n)]["average"]["dice"] for s in summaries]) for n in tested]
+        rows.append([f"`{method}`", *cells])
+    return [
+        "### Is it trained out?", "", markdown_table(rows), "",
+        "Mean validation Dice over sites and seeds after so many rounds, mean supervised loss of the last round,",
+        "optimiser steps of all sites and rounds, and test Dice after rounds.", "",
+    ]  # fmt: skip
+
+
+def _percent(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{100 * mean(known):.2f}" if known else ""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyclinic.core.seeds import generator_for, owner_number, seed_for
+from polyclinic.core.seeds import generator_for, owner_number, seed_for, seed_torch
 
 
 def test_seeds_are_what_they_always_were() -> None:
@@ -35,6 +36,17 @@ def test_a_generator_draws_the_same_numbers_for_the_same_purpose() -> None:
     assert first.device.type == "cpu"
     assert torch.equal(numbers, torch.rand(4, generator=again))
     assert not torch.equal(numbers, torch.rand(4, generator=other))
+
+
+@pytest.mark.parametrize("device", [None, torch.device("cuda")])
+def test_torch_is_seeded_as_it_seeds_itself(device: torch.device | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: device)
+    seed = seed_for(0, "network")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        expected = torch.rand(4)
+        seed_torch(seed)
+        assert torch.equal(torch.rand(4), expected)
 
 
 @given(st.text(max_size=20))

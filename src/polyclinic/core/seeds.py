@@ -23,6 +23,16 @@ def generator_for(seed: int, *purpose: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(seed_for(seed, *purpose))
 
 
+def seed_torch(seed: int) -> None:
+    """``torch.manual_seed``, which formats the stack once for every kind of device that this build of torch lacks."""
+    import torch
+
+    if torch.accelerator.current_accelerator() is None:
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
 def owner_number(site: str) -> int:
     """A number that stands for a site's name in a tensor, the same in every process."""
     return zlib.crc32(site.encode())

@@ -11,7 +11,7 @@ from torch import Tensor
 from polyclinic.components.base import Component
 from polyclinic.components.rounds import SiteRound
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.seeds import generator_for, seed_for
+from polyclinic.core.seeds import generator_for, seed_for, seed_torch
 from polyclinic.data.sitedata import SiteData
 from polyclinic.exchange.checks import is_finite
 from polyclinic.exchange.messages import Broadcast, Evaluation, Tensors, Update
@@ -55,7 +55,7 @@ class Site:
             self.name, broadcast.round, workspace.network, received, self.data, workspace.device, generator, batch_size
         )
         with torch.random.fork_rng(devices=[workspace.device] if workspace.device.type == "cuda" else []):
-            torch.manual_seed(seed_for(workspace.recipe.seed, self.name, broadcast.round, "torch"))
+            seed_torch(seed_for(workspace.recipe.seed, self.name, broadcast.round, "torch"))
             for component in components:
                 component.receive(site, broadcast.shared.get(component.name, {}))
             losses, state.optimizer = self._learn(workspace, components, site, state)

@@ -13,7 +13,7 @@ from torch import Tensor
 from polyclinic.components.base import BuiltMethod, Component, Context
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.machine import prepare_process
-from polyclinic.core.seeds import seed_for
+from polyclinic.core.seeds import seed_for, seed_torch
 from polyclinic.data.augmentation import Augmentation, Intensity
 from polyclinic.data.federation import Task
 from polyclinic.evaluation.inference import predict_probabilities
@@ -179,7 +179,7 @@ def build_workspace(
         _require_one(hook, components)
     with torch.random.fork_rng(devices=[]):
         for number, component in enumerate(components):
-            torch.manual_seed(seed_for(recipe.seed, "install", number, component.name))
+            seed_torch(seed_for(recipe.seed, "install", number, component.name))
             component.install(network)
     _lay_out(network, device, recipe.engine.channels_last)
     views = Augmentation(recipe.augmentation), Intensity(recipe.strong)

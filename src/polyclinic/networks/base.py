@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from polyclinic.core.errors import suggestion
+from polyclinic.core.seeds import seed_torch
 
 
 @dataclass
@@ -138,7 +139,7 @@ def load_weights(network: nn.Module, weights: dict[str, Tensor]) -> None:
 def fresh_values(network: nn.Module, names: Collection[str], seed: int) -> None:
     """Give named weights the values of a new layer, drawn from the seed; a weight that no layer resets becomes 0."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        seed_torch(seed)
         for prefix, module in network.named_modules():
             layer_weights = {name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == prefix}
             for name in layer_weights:

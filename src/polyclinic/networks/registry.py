@@ -15,7 +15,7 @@ import torch
 
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.once import once
-from polyclinic.core.seeds import seed_for
+from polyclinic.core.seeds import seed_for, seed_torch
 from polyclinic.data.federation import Task
 from polyclinic.networks.base import SegmentationNetwork
 from polyclinic.recipe import NetworkSettings
@@ -57,6 +57,6 @@ def build_network(task: Task, settings: NetworkSettings, seed: int) -> Segmentat
         known = ", ".join(sorted(NETWORKS))
         raise PolyclinicError(f"network.name = '{settings.name}' is not a network{hint} Known: {known}.")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for(seed, "network"))
+        seed_torch(seed_for(seed, "network"))
         build = NETWORKS[settings.name]
         return build(task.channels, len(task.classes), task.spatial_dims, checked_network(settings))

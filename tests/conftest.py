@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 
@@ -9,8 +10,12 @@ import pytest
 import torch
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from tiny_runs import finished, tiny_federation, tiny_recipe_file  # noqa: F401 (fixtures)
+
+# Until all tests are there, nothing is garbage; then it is not looked at again.
+gc.disable()
 
 # The same examples in every run: a change that breaks one is the only reason for a test to fail.
 settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -27,6 +32,11 @@ def _quiet_machine(tmp_path_factory: pytest.TempPathFactory) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Real processes first: they mostly wait, while other workers have the short tests to do."""
     items.sort(key=lambda item: "/e2e/" not in item.nodeid)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 # Files whose tests share something that takes long to make: one worker does all of them.
@@ -61,8 +71,16 @@ class GroupScheduling(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
 
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        """Forget units that are done: all units of a worker are counted after every test."""
+        scope = self._split_scope(self.registered_collections[node][item_index])
+        super().mark_test_complete(node, item_index, duration)
+        if all(self.assigned_work[node][scope].values()):
+            del self.assigned_work[node][scope]
+
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupScheduling:
     """Used by every ``pytest -n``; units keep the order of the collection."""
+    gc.enable()  # the process that hands out the tests collects none
     config.option.loadscopereorder = False
     return GroupScheduling(config, log)

@@ -13,10 +13,10 @@ FSF3A = Page(
     "fsf3a",
     "FSF3A, its losses and aggregators on volumes of four hospitals",
     (
-        "Two parts of the hippocampus in T1 volumes (`hippocampus3d`: 55, 80 and 33 patients of three intensity groups of",
-        "one institution, split 60/20/20 by patient). Learning rate and rounds are the same for all methods, and every",
-        "method has the defaults of its page in docs/reference/methods/. The model of the last round is tested. All",
-        "tables are of one grid, so that a method that stands in two of them ran once.",
+        "Two parts of the hippocampus in T1 volumes (`hippocampus3d`: 55, 80 and 33 patients of three intensity groups",
+        "of one institution, split 60/20/20 by patient). Learning rate and rounds are the same for all methods, and",
+        "every method has the defaults of its page in docs/reference/methods/. The model of the last round is tested.",
+        "All tables are of one grid, so that a method that stands in two of them ran once.",
     ),
     (
         Grid(

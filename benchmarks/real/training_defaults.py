@@ -1,11 +1,11 @@
 """Which training defaults pay: activation, classes of the Dice loss and deep supervision, on validation data.
 
-    POLYCLINIC_REAL_DATA=folder python benchmarks/training_defaults.py --jobs 2
+    POLYCLINIC_REAL_DATA=folder python benchmarks/real/training_defaults.py --jobs 2
 
-writes benchmarks/training_defaults.md. FedAvg on patches at native resolution, three seeds, every federation of the
-folder. Test data choose nothing: the tables hold the validation Dice of the last round and of the best one. An
-interrupted run goes on when it is started again. With `--rounds`, `--seeds`, `--federations` or `--variants` it is a
-trial, whose tables lie beside its runs.
+writes benchmarks/real/training_defaults.md. FedAvg on patches at native resolution, three seeds, every federation of
+the folder. Test data choose nothing: the tables hold the validation Dice of the last round and of the best one. An
+interrupted run goes on when it is started again, on any machine, from the records. `--federations` and `--variants`
+choose what is run now; the page holds all that is finished.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from records import keep, restore
+
 import polyclinic
-from polyclinic.core.files import read_json
+from polyclinic.core.files import read_json, write_text
 from polyclinic.recipe.files import load_recipe
 from polyclinic.report.tables import markdown_table
 
@@ -28,17 +30,17 @@ HERE = Path(__file__).parent
 NAME = Path(__file__).stem
 SEEDS = (0, 1, 2)
 _PICTURES = {"data.patch": (96, 96), "training.batch_size": 6}
-_VOLUMES = {"network.anisotropic": "auto", "training.batch_size": 2}
+_VOLUMES = {"network.anisotropic": "auto", "training.batch_size": 2, "data.intensity": "z-score"}
 # At the resolution of the files.
 FEDERATIONS: dict[str, dict[str, Any]] = {
     "retina_vessel": _PICTURES,
     "nuclei_xmod": _PICTURES,
     "brain_lgg": _PICTURES,
     "cardiac_lv": _PICTURES,
-    "brain_lgg3d": _VOLUMES | {"data.patch": (64, 64, 16)},
-    "cardiac3d": _VOLUMES | {"data.patch": (64, 64, 8)},
+    "brain_lgg3d": _VOLUMES | {"data.patch": (32, 32, 16)},
+    "cardiac3d": _VOLUMES | {"data.patch": (48, 48, 8)},
     "hippocampus3d": _VOLUMES | {"data.patch": (32, 32, 32)},
-    "prostate3d": _VOLUMES | {"data.patch": (64, 64, 16)},
+    "prostate3d": _VOLUMES | {"data.patch": (48, 48, 16)},
 }
 # All three keys everywhere: the defaults of the project may change, these rows may not.
 _BEFORE = {"network.activation": "relu", "training.dice_classes": "all", "network.deep_supervision": "false"}
@@ -70,16 +72,26 @@ class Outcome:
         return cls(100 * dice[-1], 100 * max(dice), stuck, summary["steps"])
 
 
-def outcomes(
-    data: Path, federation: str, changes: Mapping[str, Any], out: Path, seeds: Sequence[int], jobs: int
-) -> list[Outcome]:
-    """Run what is missing of one row, and read it."""
-    table = {"federation": data / federation, **FEDERATIONS[federation], **changes}
+def folder_of(out: Path, federation: str, variant: str) -> Path:
+    return out / federation / variant.replace(" ", "").replace(",", "-")
+
+
+def train(data: Path, federation: str, variant: str, out: Path, jobs: int) -> None:
+    """Run what is missing of one row."""
+    table = {"federation": data / federation, **FEDERATIONS[federation], **VARIANTS[variant]}
     overrides = [f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in table.items()]
-    recipe = load_recipe(HERE / f"{NAME}.toml", overrides)
-    polyclinic.compare(recipe, [recipe.method], out=out, seeds=seeds, jobs=jobs)
-    runs = read_json(out / "grid.json")["runs"]
-    return [Outcome.of(out / entry["folder"]) for entry in runs]
+    recipe = load_recipe(HERE / "recipes" / f"{NAME}.toml", overrides)
+    polyclinic.compare(recipe, [recipe.method], out=folder_of(out, federation, variant), seeds=SEEDS, jobs=jobs)
+
+
+def finished(out: Path, federation: str) -> dict[str, list[Outcome]]:
+    """The rows of a federation whose seeds are all done."""
+    rows = {}
+    for variant in VARIANTS:
+        runs = sorted(folder_of(out, federation, variant).glob("*/summary.json"))
+        if len(runs) == len(SEEDS):
+            rows[variant] = [Outcome.of(path.parent) for path in runs]
+    return rows
 
 
 def spread(values: Sequence[float], sign: str = "") -> str:
@@ -98,51 +110,56 @@ def section(federation: str, rows: Mapping[str, list[Outcome]]) -> list[str]:
     return [f"## {federation}", "", markdown_table(lines), ""]
 
 
-def overall(tables: Mapping[str, Mapping[str, list[Outcome]]], variants: Sequence[str]) -> list[str]:
-    """The last round of every federation, mean over seeds, and the mean over federations."""
+def overall(tables: Mapping[str, Mapping[str, list[Outcome]]]) -> list[str]:
+    """The last round of every federation, mean over seeds, and the mean over federations that a variant has."""
     lines = [["variant", *tables, "mean"]]
-    for variant in variants:
-        values = [mean(run.last for run in rows[variant]) for rows in tables.values()]
-        lines.append([variant, *(f"{value:.1f}" for value in values), f"{mean(values):.1f}"])
+    for variant in VARIANTS:
+        values = [mean(run.last for run in rows[variant]) if variant in rows else None for rows in tables.values()]
+        known = [value for value in values if value is not None]
+        average = f"{mean(known):.1f}" if len(known) == len(values) else ""
+        if known:
+            lines.append([variant, *("" if value is None else f"{value:.1f}" for value in values), average])
     return ["## All federations, last round", "", markdown_table(lines), ""]
+
+
+def page(out: Path) -> str:
+    lines = [
+        "# Training defaults on real federations",
+        "",
+        f"Made by `POLYCLINIC_REAL_DATA=folder python benchmarks/real/{NAME}.py` with",
+        f"[{NAME}.toml](recipes/{NAME}.toml). FedAvg; mean validation Dice over sites in %, mean ± deviation over",
+        "seeds; `longest at background` is how many validated rounds in a row found nothing, at the worst seed, from",
+        f"`training.stuck_after` on. The runs without weights: [records/{NAME}.tar.xz](records/{NAME}.tar.xz).",
+        "",
+    ]
+    notes = HERE / f"{NAME}_notes.md"
+    if notes.exists():
+        lines += [notes.read_text(encoding="utf-8").strip(), ""]
+    tables = {federation: rows for federation in FEDERATIONS if (rows := finished(out, federation))}
+    for federation, rows in tables.items():
+        lines += section(federation, rows)
+    return "\n".join([*lines, *overall(tables)])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("runs") / NAME)
+    parser.add_argument("--out", type=Path, default=Path("runs") / "real")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--federations", nargs="+", choices=FEDERATIONS, default=list(FEDERATIONS))
+    parser.add_argument("--federations", nargs="*", choices=FEDERATIONS, default=list(FEDERATIONS))
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     chosen = parser.parse_args()
     data = os.environ.get("POLYCLINIC_REAL_DATA")
-    if not data:
+    if not data and chosen.federations:
         parser.error("set POLYCLINIC_REAL_DATA to the folder that holds the federations")
-    shorter = {} if chosen.rounds is None else {"training.rounds": chosen.rounds}
-    tables: dict[str, dict[str, list[Outcome]]] = {}
-    lines = [
-        "# Training defaults on real federations",
-        "",
-        f"Made by `POLYCLINIC_REAL_DATA=folder python benchmarks/{NAME}.py --jobs 2` with [{NAME}.toml]({NAME}.toml).",
-        "FedAvg; mean validation Dice over sites in %, mean ± deviation over seeds; `longest at background` is",
-        "how many validated rounds in a row found nothing, at the worst seed, from `training.stuck_after` on.",
-        "",
-    ]
+    out, archive = chosen.out / NAME, HERE / "records" / f"{NAME}.tar.xz"
+    restore(archive, out, Path(data or "."))
     for federation in chosen.federations:
-        tables[federation] = {}
         for variant in chosen.variants:
-            out = chosen.out / federation / variant.replace(" ", "").replace(",", "-")
-            changes = {**VARIANTS[variant], **shorter}
-            tables[federation][variant] = outcomes(Path(data), federation, changes, out, chosen.seeds, chosen.jobs)
-        lines += section(federation, tables[federation])
-        print("\n".join(section(federation, tables[federation])), flush=True)
-    lines += overall(tables, chosen.variants)
-    whole = [chosen.rounds, chosen.seeds, chosen.federations, chosen.variants]
-    complete = whole == [None, list(SEEDS), list(FEDERATIONS), list(VARIANTS)]
-    page = (HERE if complete else chosen.out) / f"{NAME}.md"
-    page.write_text("\n".join(lines), encoding="utf-8")
-    print(f"Written: {page}")
+            train(Path(data or "."), federation, variant, out, chosen.jobs)
+            keep(out, archive)
+            print(f"{federation}: {variant} is done", flush=True)
+    write_text(HERE / f"{NAME}.md", page(out))
+    print(page(out))
 
 
 if __name__ == "__main__":

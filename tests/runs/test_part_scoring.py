@@ -44,6 +44,20 @@ def test_the_transfer_matrix_holds_every_model_at_every_site(finished: Finished)
     assert "transfer" not in summary_of(finished())
 
 
+@pytest.mark.parametrize("method", ["fedavg", "local", "central"])
+def test_training_images_are_scored_where_that_is_asked_for(method: str, finished: Finished) -> None:
+    """A model that is trained longer fits them better; the table and the weights are as without."""
+    asked, plain = finished(method, "evaluation.training_images=true"), finished(method)
+    scores = summary_of(asked)["training_dice"]
+    assert set(scores["sites"]) == set(SIZES)
+    assert scores["average"] == pytest.approx(mean(scores["sites"].values()))
+    assert 0 < scores["average"] < 1
+    assert "training_dice" not in summary_of(plain)
+    assert summary_of(asked)["sites"] == summary_of(plain)["sites"]
+    longer = finished(method, "evaluation.training_images=true", "training.rounds=12", "training.select=last")
+    assert summary_of(longer)["training_dice"]["average"] > scores["average"]
+
+
 def test_the_tested_model_is_the_best_on_validation_or_the_last(finished: Finished) -> None:
     """A learning rate this high makes the last round worse than the one before."""
     best, last = (

@@ -339,6 +339,7 @@ def test_what_needs_all_images_in_one_place_is_refused_before_anything_starts(ti
         (png_recipe(tiny_federation, "central"), "puts all images in one place"),
         (png_recipe(tiny_federation, data={"size": "auto"}), "data.size = 'auto'"),
         (png_recipe(tiny_federation, protocol={"transfer": True}), "would carry personal weights"),
+        (png_recipe(tiny_federation, evaluation={"training_images": True}), "which no site tells"),
     ):
         with pytest.raises(PolyclinicError, match=words):
             refuse_impossible(recipe)

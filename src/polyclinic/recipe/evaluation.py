@@ -34,6 +34,12 @@ class EvaluationSettings(Section):
         description="the test images are scored after these rounds, too, counted from 1; that chooses no model",
     )
 
+    training_images: bool = Field(
+        False,
+        description="also the tested model's mean Dice on the sites' own labelled training images: how far it is "
+        "trained (one machine only)",
+    )
+
     @field_validator("metrics")
     @classmethod
     def _once(cls, metrics: tuple[str, ...]) -> tuple[str, ...]:

@@ -26,6 +26,9 @@ def print_run(summary: dict[str, Any]) -> None:
     console.print(shown)
     repeats = f"mean ± standard deviation of {len(summary['repeats'])} splits, " if "repeats" in summary else ""
     console.print(repeats + _units(columns, summary["distances"]))
+    if "training_dice" in summary:
+        average = value_text(summary["training_dice"]["average"], None, "dice")
+        console.print(f"Dice on the sites' own training images: {average}")
     if "at_rounds" in summary:
         console.print("Average over sites after a round")
         console.print(_rounds_table(summary["at_rounds"], columns))

@@ -23,7 +23,7 @@ def score_part(
 ) -> tuple[Rows, dict[str, Any]]:
     """Per-case rows, and plain facts about the test (the round of the tested model, transfer between sites).
 
-    ``select`` is ``best`` or ``last``; without ``transfers`` no site's model is tested elsewhere for its own sake.
+    ``select`` is ``best`` or ``last``; without ``transfers`` nothing but the test images is scored.
     """
     engine, sites = server.engine, list(part.train_sites)
     weights, unseen_weights, number = server.checkpoint.load_model(select)
@@ -42,6 +42,8 @@ def score_part(
         rows = _each_model(engine, chosen, server.sites, [part.unseen])
     if transfers and workspace.recipe.protocol.transfer and part.unseen is None:
         facts["transfer"] = _transfer(engine, chosen, server.sites, sites)
+    if transfers and workspace.recipe.evaluation.training_images:
+        facts["training_dice"] = _training_dice(engine, chosen, sites)
     return rows, facts
 
 
@@ -89,6 +91,13 @@ def _each_model(engine: Engine, chosen: Broadcast, sources: tuple[str, ...], tar
         for source in sources
         for row in _evaluate(engine, Broadcast(chosen.round, engine.model(chosen, source)), targets, source)
     ]
+
+
+def _training_dice(engine: Engine, chosen: Broadcast, sites: list[str]) -> dict[str, float | None]:
+    """Mean Dice on each site's own labelled training images; no site without any."""
+    answers = engine.evaluate(chosen, sites, "train", detailed=False)
+    scored = [answer for answer in answers if not isinstance(answer, Failure) and answer.images]
+    return for_json({answer.site: answer.dice for answer in scored})
 
 
 def _transfer(engine: Engine, chosen: Broadcast, sources: tuple[str, ...], sites: list[str]) -> dict[str, Any]:

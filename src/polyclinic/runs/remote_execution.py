@@ -67,6 +67,11 @@ def refuse_impossible(recipe: Recipe, method: Method | None = None) -> None:
             "protocol.transfer would carry personal weights from site to site; use polyclinic run with the engine "
             "inprocess."
         )
+    if recipe.evaluation.training_images:
+        raise PolyclinicError(
+            "evaluation.training_images asks how well a model fits the images that sites have trained with, which no "
+            "site tells; leave it out, or use polyclinic run with the engine inprocess."
+        )
 
 
 class RemoteExecution(Execution):

@@ -40,6 +40,17 @@ def stuck_parts(events: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
     return parts
 
 
+def training_dice(tested: Mapping[str, Any]) -> dict[str, Any]:
+    """Dice on training images, the mean over the parts of a protocol: by site, and the average over sites."""
+    by_site: dict[str, list[float]] = {}
+    for facts in tested.values():
+        for site, dice in facts.get("training_dice", {}).items():
+            if dice is not None:
+                by_site.setdefault(site, []).append(dice)
+    sites = {site: mean(values) for site, values in by_site.items()}
+    return {"sites": sites, "average": mean(sites.values())} if sites else {}
+
+
 def summary_of(
     federation: str,
     workspace: Workspace,
@@ -91,6 +102,8 @@ def summary_of(
         summary["untested"] = untested
     if transfers:
         summary["transfer"] = transfers
+    if training := training_dice(tested):
+        summary["training_dice"] = training
     for component in workspace.components:
         if facts := component.summary(events):
             summary[component.name] = facts

@@ -123,7 +123,8 @@ def _training(runs: Mapping[str, list[Path]], recipe: Recipe) -> list[str]:
     rounds, every = recipe.training.rounds, recipe.training.validate_every
     numbers = sorted({every * max(1, round(rounds * share / every)) for share in (0.25, 0.5, 0.75, 1)})
     tested = recipe.evaluation.rounds
-    head = ["method", *(f"val {n}" for n in numbers), "last loss", "steps", *(f"test {n}" for n in tested)]
+    fitted = ["train"] if recipe.evaluation.training_images else []
+    head = ["method", *(f"val {n}" for n in numbers), *fitted, "last loss", "steps", *(f"test {n}" for n in tested)]
     rows = [head]
     for method, folders in runs.items():
         finished = [run for run in folders if (run / "summary.json").exists()]
@@ -134,13 +135,15 @@ def _training(runs: Mapping[str, list[Path]], recipe: Recipe) -> list[str]:
         last = [e for e in every_event if e["round"] == rounds - 1]
         losses = [terms["segmentation"] for e in last for terms in e["losses"].values() if "segmentation" in terms]
         summaries = [read_json(run / "summary.json") for run in finished]
+        cells += [_percent([s["training_dice"]["average"] for s in summaries])] if fitted else []
         cells += [f"{mean(losses):.3f}" if losses else "", str(max(summary["steps"] for summary in summaries))]
         cells += [_percent([s["at_rounds"][str(n)]["average"]["dice"] for s in summaries]) for n in tested]
         rows.append([f"`{method}`", *cells])
     return [
         "### Is it trained out?", "", markdown_table(rows), "",
-        "Mean validation Dice over sites and seeds after so many rounds, mean supervised loss of the last round,",
-        "optimiser steps of all sites and rounds, and test Dice after rounds.", "",
+        "Mean validation Dice over sites and seeds after so many rounds, Dice of the last model on its training images",
+        "(`train`), mean supervised loss of the last round, optimiser steps of all sites and rounds, test Dice after",
+        "rounds.", "",
     ]  # fmt: skip
 
 

@@ -87,8 +87,8 @@ FGASL = Page(
     "FGASL before and after: strong views that the network's norm cancels, and views that it does not",
     (
         *_SAME,
-        "12 labelled images a site; every site is left out once and tested with all of its images. `fl_lower` is FedAvg",
-        "on the labelled images alone, `fl_upper` with all labels.",
+        "12 labelled images a site; every site is left out once and tested with all of its images. `fl_lower` is",
+        "FedAvg on the labelled images alone, `fl_upper` with all labels.",
     ),
     tuple(
         Grid(

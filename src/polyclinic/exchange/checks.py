@@ -1,6 +1,7 @@
 """Validation of what sites send: every update before it touches the global model, every score before it is used.
 
 Sites are not trusted: each check returns ``None``, or why the message must be refused, in one sentence.
+How large an update may be beside the others is in ``federation/update_bounds.py``.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from polyclinic.components import registry
 from polyclinic.components.base import Component
 from polyclinic.components.toolbox.privacy.accounting import epsilon_after
-from polyclinic.components.toolbox.privacy.noise import normal
+from polyclinic.components.toolbox.privacy.secret_normals import normal
 from polyclinic.components.updates.privacy import Privacy, clipped
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.tensor_files import load_tensors

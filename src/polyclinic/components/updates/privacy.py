@@ -31,9 +31,9 @@ from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.toolbox.privacy.accounting import epsilon_after, noise_for
 from polyclinic.components.toolbox.privacy.coverage import Coverage, coverage_of
-from polyclinic.components.toolbox.privacy.noise import fingerprint, new_secret, normal
 from polyclinic.components.toolbox.privacy.releases import add_release
 from polyclinic.components.toolbox.privacy.report import summary_of
+from polyclinic.components.toolbox.privacy.secret_normals import fingerprint, new_secret, normal
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Tensors, Update
 from polyclinic.networks.base import SegmentationNetwork

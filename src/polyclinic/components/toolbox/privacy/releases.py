@@ -8,7 +8,7 @@ from math import isnan, nan
 import torch
 from torch import Tensor
 
-from polyclinic.components.toolbox.privacy.noise import SECRET_BYTES, as_tensor
+from polyclinic.components.toolbox.privacy.secret_normals import SECRET_BYTES, as_tensor
 from polyclinic.exchange.messages import Tensors
 
 

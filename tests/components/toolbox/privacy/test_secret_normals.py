@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from polyclinic.components.toolbox.privacy.noise import fingerprint, new_secret, normal
+from polyclinic.components.toolbox.privacy.secret_normals import fingerprint, new_secret, normal
 
 
 def naive(key: bytes, name: str, count: int) -> list[float]:

@@ -1,5 +1,7 @@
 """Normal numbers from a secret, so that only who holds the secret can draw them again.
 
+They are added to an update in ``components/updates/privacy.py``.
+
 Weights that no image moved leave as received plus noise, so a server sees some of the noise as it is. From enough
 outputs of a generator for simulations (Mersenne Twister, PCG) the rest can be computed, and numpy's and torch's hold 64
 to 128 bits of a seed by default. SHAKE-256 is a cryptographic stream with a key of 256 bits, and comes with Python.

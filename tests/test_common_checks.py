@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import support
 from mixed_sites import mixed_server
 from polyclinic.components.registry import find_component
 from polyclinic.engines.inprocess import InProcess
@@ -22,7 +24,6 @@ from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import find_method, methods
 from polyclinic.recipe import Recipe
 from support import (
-    SIZES,
     Interrupted,
     Keeper,
     Keeping,
@@ -30,9 +31,12 @@ from support import (
     assert_same,
     final_tensors,
     tiny_recipe,
-    tiny_server,
     tiny_task,
 )
+
+# As few steps as show everything: a last batch that is not full, a site smaller than a batch with a single image.
+SIZES = {"north": 3, "south": 2, "west": 1}
+tiny_server = partial(support.tiny_server, sizes=SIZES)
 
 # Components that belong to no method are checked in the method they are made to be added to.
 ADDED = (

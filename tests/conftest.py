@@ -5,15 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import re
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import torch
-from _pytest.assertion import rewrite
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
@@ -40,20 +36,6 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
     """Only a loss of power tells whether a file was synced; a wrong descriptor is still an error."""
     with patch.object(os, "fsync", os.fstat):
         yield
-
-
-def pytest_collection(session: pytest.Session) -> None:
-    """Each worker rewrites the asserts of a share of the files, as pytest would, and finds those of the others done."""
-    worker = getattr(session.config, "workerinput", None)
-    if worker is None or sys.dont_write_bytecode:
-        return
-    state, share = session.config.stash[rewrite.assertstate_key], slice(int(worker["workerid"][2:]), None)
-    for file in sorted(Path(__file__).parent.rglob("test_*.py"))[share][:: worker["workercount"]]:
-        compiled = rewrite.get_cache_dir(file) / f"{file.stem}{rewrite.PYC_TAIL}"
-        with suppress(SyntaxError):  # which is reported when the file is collected
-            if rewrite._read_pyc(file, compiled) is None and rewrite.try_makedirs(compiled.parent):
-                source, code = rewrite._rewrite_test(file, session.config)
-                rewrite._write_pyc(state, code, source, compiled)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

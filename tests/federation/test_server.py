@@ -210,66 +210,6 @@ def test_a_validation_that_failed_somewhere_is_compared_on_the_sites_that_both_h
     assert set(server.state.best_scores) == {"north", "west"}
 
 
-def judged(
-    folder: Path, rounds: Sequence[dict[str, float | None]], **training: object
-) -> tuple[list[int | None], Server]:
-    """The best round after each of several validations; ``None`` is the score of a site that failed."""
-    sites = dict.fromkeys(site for scores in rounds for site in scores)
-    server = tiny_server(folder, tiny_recipe(training=training), sizes=dict.fromkeys(sites, 1))
-    best = []
-    for number, scores in enumerate(rounds):
-        known = {site: dice for site, dice in scores.items() if dice is not None}
-        server._update_best(number, known, None not in scores.values())
-        best.append(server.state.best_round)
-    return best, server
-
-
-def test_rounds_with_all_sites_are_compared_by_their_means(tmp_path: Path) -> None:
-    last = {"a": 0.5, "b": 0.4}
-    best, server = judged(tmp_path, [{"a": 0.2, "b": 0.6}, {"a": 0.5, "b": 0.2}, {**last}])
-    assert best == [0, 0, 2]
-    assert server.state.best_dice == pytest.approx(0.45)
-    assert server.state.best_scores == last
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "better"),
-    [
-        ({"a": 0.9, "b": 0.1, "c": 0.1}, {"a": None, "b": 0.2, "c": 0.2}, True),  # though its mean is lower
-        ({"a": 0.1, "b": 0.5, "c": 0.5}, {"a": None, "b": 0.4, "c": 0.4}, False),  # though its mean is higher
-        ({"a": None, "b": 0.5, "c": 0.5}, {"a": 0.1, "b": 0.6, "c": 0.6}, True),  # the site is back
-        ({"a": 0.1, "b": 0.1, "c": 0.1}, {"a": 0.9, "b": None, "c": None}, False),  # below the quorum
-        ({"a": None, "b": 0.1, "c": 0.1}, {"a": 0.9, "b": 0.9, "c": None}, False),  # one common site is no quorum
-    ],
-)
-def test_where_sites_failed_common_sites_decide(
-    first: dict[str, float | None], second: dict[str, float | None], better: bool, tmp_path: Path
-) -> None:
-    best, _ = judged(tmp_path, [first, second], quorum=2)
-    assert best == [0, 1 if better else 0]
-
-
-def test_a_first_validation_below_the_quorum_chooses_nothing(tmp_path: Path) -> None:
-    lost: dict[str, float | None] = {"a": 0.9, "b": None, "c": None}
-    assert judged(tmp_path, [lost, {"a": 0.1, "b": 0.1, "c": 0.1}], quorum=2)[0] == [None, 1]
-
-
-def test_a_site_without_validation_images_is_not_missed(tmp_path: Path) -> None:
-    server = tiny_server(tmp_path, tiny_recipe(training={"quorum": 3}))
-    assert server._update_best(0, {"north": 0.2}, complete=True)
-    assert server._update_best(1, {"north": 0.3}, complete=True)
-    assert not server._update_best(2, {}, complete=True)
-
-
-def test_validations_below_the_quorum_do_not_use_up_the_patience(tmp_path: Path) -> None:
-    whole: dict[str, float | None] = {"a": 0.5, "b": 0.5, "c": 0.5}
-    lost: dict[str, float | None] = {"a": 0.1, "b": None, "c": None}
-    _, server = judged(tmp_path / "lost", [whole, lost, lost, lost], quorum=2, patience=2)
-    assert (server.state.stale, server.state.stopped) == (0, False)
-    _, server = judged(tmp_path / "worse", [whole, {**whole, "a": 0.4}, {"a": 0.4, "b": None, "c": 0.4}], patience=2)
-    assert (server.state.stale, server.state.stopped) == (2, True)
-
-
 def test_every_training_of_a_workspace_starts_from_the_same_weights(tmp_path: Path) -> None:
     """A protocol's parts share a process: nothing that one of them learnt may reach the next."""
     workspace = build_workspace(tiny_recipe(), tiny_task())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from math import ceil, isnan
 from pathlib import Path
@@ -18,8 +18,9 @@ from polyclinic.components.rounds import ServerRound
 from polyclinic.core.background_writer import BackgroundWriter
 from polyclinic.core.seeds import generator_for
 from polyclinic.core.wording import printable_line
-from polyclinic.exchange.checks import shared_amount, update_problem
+from polyclinic.exchange.checks import update_problem
 from polyclinic.exchange.messages import Broadcast, Failure, Tensors, Update, tensor_bytes
+from polyclinic.federation.best_round import note_scores
 from polyclinic.federation.checkpoint import Checkpoint, ServerState
 from polyclinic.federation.engine import Engine
 from polyclinic.federation.observer import Observer
@@ -34,35 +35,12 @@ from polyclinic.federation.recovery import (
     suspect,
     training_collapsed,
 )
+from polyclinic.federation.round_record import RoundRecord
 from polyclinic.federation.stuck import finds_nothing, stuck_warning
 from polyclinic.federation.update_bounds import UpdateBounds
 from polyclinic.federation.workspace import Workspace
 
 UpdateCheck = Callable[[Update], str | None]
-
-
-@dataclass
-class _RoundRecord:
-    """What one round adds up to, for the record."""
-
-    losses: dict[str, dict[str, float]] = field(default_factory=dict)
-    shared: dict[str, dict[str, Tensors]] = field(default_factory=dict)
-    samples: dict[str, int] = field(default_factory=dict)
-    steps: dict[str, int] = field(default_factory=dict)
-    bytes_up: dict[str, int] = field(default_factory=dict)
-    shared_up: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    notes: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
-
-    def drop(self, site: str) -> None:
-        """Take back what an accepted update added."""
-        for by_site in (self.losses, self.samples, self.steps, self.bytes_up, self.seconds):
-            by_site.pop(site)
-        for by_component in (self.shared, self.shared_up):
-            for sites in by_component.values():
-                sites.pop(site, None)
 
 
 class Server:
@@ -138,7 +116,7 @@ class Server:
 
     def _attempt(self) -> None:
         """One round, as in the papers' algorithm boxes."""
-        started, number, record = time.perf_counter(), self.state.round, _RoundRecord()
+        started, number, record = time.perf_counter(), self.state.round, RoundRecord()
         chosen = self.choose(number)
         for site, reason in left_out(self.state.returns, number).items():
             if site in chosen:
@@ -160,7 +138,8 @@ class Server:
         self.state.round += 1
         trained = time.perf_counter()
         scores, complete = self._validate(number, record) if self._validates(number) else ({}, False)
-        new_best = self._update_best(number, scores, complete)
+        quorum = count_of(self.settings.quorum, len(self.sites))
+        new_best = note_scores(self.state, number, scores, complete, quorum, self.settings.patience)
         self.state.components = {c.name: dict(c.state) for c in self.components if c.state}
         seconds = {"training": trained - started, "validation": time.perf_counter() - trained, "sites": record.seconds}
         self.engine.settle()
@@ -200,7 +179,7 @@ class Server:
             weights |= component.unseen_weights(server)
         return weights
 
-    def _server_round(self, number: int, record: _RoundRecord) -> ServerRound:
+    def _server_round(self, number: int, record: RoundRecord) -> ServerRound:
         return ServerRound(
             number, self.settings.rounds, self.workspace.network, self.state.weights, self.sites,
             frozenset(self.workspace.network.buffer_names()), self.workspace.recipe.policies.buffers,
@@ -209,7 +188,7 @@ class Server:
         )  # fmt: skip
 
     def _accepted(
-        self, broadcast: Broadcast, asked: list[str], record: _RoundRecord, bounds: UpdateBounds
+        self, broadcast: Broadcast, asked: list[str], record: RoundRecord, bounds: UpdateBounds
     ) -> Iterator[Update]:
         """Updates that passed the checks, one at a time and in the order of the sites.
 
@@ -227,18 +206,12 @@ class Server:
             if problem is not None:
                 self._refuse(answer.site, printable_line(f"update refused: {problem}"), record)
                 continue
-            record.samples[answer.site], record.losses[answer.site] = answer.samples, answer.losses
-            record.bytes_up[answer.site], record.seconds[answer.site] = answer.bytes, answer.seconds
-            record.steps[answer.site] = answer.steps
-            for component, tensors in answer.shared.items():
-                record.shared.setdefault(component, {})[answer.site] = tensors
-                counted = record.shared_up.setdefault(component, {})
-                counted[answer.site] = shared_amount(tensors, self.declared[component])
+            record.add(answer, self.declared)
             self.observer.on_site(broadcast.round, answer.site)
             yield answer
 
     def _aggregate(
-        self, server: ServerRound, updates: Iterable[Update], chosen: list[str], record: _RoundRecord,
+        self, server: ServerRound, updates: Iterable[Update], chosen: list[str], record: RoundRecord,
         bounds: UpdateBounds,
     ) -> Tensors:  # fmt: skip
         """The new global weights; updates are collected only where a component needs all of them at once."""
@@ -256,7 +229,7 @@ class Server:
         self._require_quorum(chosen, record)
         return weights
 
-    def _without_outliers(self, updates: list[Update], record: _RoundRecord, bounds: UpdateBounds) -> list[Update]:
+    def _without_outliers(self, updates: list[Update], record: RoundRecord, bounds: UpdateBounds) -> list[Update]:
         """Refuse accepted updates that those after them show to be too large."""
         outliers = bounds.outliers()
         for site, problem in outliers.items():
@@ -265,7 +238,7 @@ class Server:
             self._refuse(site, printable_line(f"update refused: {problem}"), record)
         return [update for update in updates if update.site not in outliers]
 
-    def _require_training(self, chosen: list[str], record: _RoundRecord) -> None:
+    def _require_training(self, chosen: list[str], record: RoundRecord) -> None:
         """Where most sites diverge and an update of the round before stands out, it is that round which was bad."""
         before = self.state.round - 1
         if training_collapsed(chosen, record.refused, record.losses.values()) and self.checkpoint.can_take_back(before):
@@ -273,23 +246,19 @@ class Server:
             if site is not None:
                 raise SpoiltRoundError(before, site, "most sites could not train on the model that came of its update")
 
-    def _refuse(self, site: str, reason: str, record: _RoundRecord, details: str = "") -> None:
+    def _refuse(self, site: str, reason: str, record: RoundRecord, details: str = "") -> None:
         record.refused[site] = reason
         self.observer.on_refusal(self.state.round, site, reason, details)
 
-    def _require_quorum(self, chosen: list[str], record: _RoundRecord) -> None:
+    def _require_quorum(self, chosen: list[str], record: RoundRecord) -> None:
         wanted = count_of(self.settings.quorum, len(chosen))
         if len(record.samples) < wanted:
-            sites_by_reason: dict[str, list[str]] = {}
-            for site, reason in record.refused.items():
-                sites_by_reason.setdefault(reason, []).append(site)
-            reasons = "; ".join(f"{', '.join(sites)}: {reason}" for reason, sites in sites_by_reason.items())
             raise NoQuorumError(
                 f"Round {self.state.round + 1} got {len(record.samples)} good updates of {len(chosen)} sites, "
-                f"training.quorum asks for {wanted} ({reasons}); mend the sites and go on with --resume."
+                f"training.quorum asks for {wanted} ({record.reasons()}); mend the sites and go on with --resume."
             )
 
-    def _combine(self, server: ServerRound, record: _RoundRecord) -> dict[str, Tensors]:
+    def _combine(self, server: ServerRound, record: RoundRecord) -> dict[str, Tensors]:
         combined = {c.name: c.combine(server, record.shared.get(c.name, {})) for c in self.components}
         return {name: tensors for name, tensors in combined.items() if tensors}
 
@@ -297,7 +266,7 @@ class Server:
         last = number == self.settings.rounds - 1
         return last or (number + 1) % self.settings.validate_every == 0
 
-    def _validate(self, number: int, record: _RoundRecord) -> tuple[dict[str, float], bool]:
+    def _validate(self, number: int, record: RoundRecord) -> tuple[dict[str, float], bool]:
         """Mean Dice of each site's validation images, for the sites that have some, and whether no site failed."""
         broadcast = Broadcast(number, self.state.weights)
         scores, complete, undefined, background_only = {}, True, 0, set()
@@ -318,7 +287,7 @@ class Server:
             self._note_usefulness(finds_nothing(scores, background_only), record)
         return scores, complete
 
-    def _note_usefulness(self, nothing: bool, record: _RoundRecord) -> None:
+    def _note_usefulness(self, nothing: bool, record: RoundRecord) -> None:
         """Count validated rounds in a row whose model finds nothing, and say so each time that they are too many."""
         self.state.found_nothing = self.state.found_nothing + 1 if nothing else 0
         if self._stuck and self._stuck % self.settings.stuck_after == 0:
@@ -330,25 +299,6 @@ class Server:
         count, limit = self.state.found_nothing, self.settings.stuck_after
         return count if limit and count >= limit else 0
 
-    def _update_best(self, number: int, scores: dict[str, float], complete: bool) -> bool:
-        """Best so far? The mean over sites decides, never their maximum and never test data.
-
-        Where sites failed, the two rounds are compared on the sites that both of them have, if these are a quorum.
-        """
-        state = self.state
-        common = [site for site in scores if site in state.best_scores] if state.best_scores else list(scores)
-        if not common or not (complete or len(common) >= count_of(self.settings.quorum, len(self.sites))):
-            return False
-        before = _mean(state.best_scores, common) if state.best_scores else state.best_dice
-        better = before is None or _mean(scores, common) > before
-        if better:
-            state.best_dice, state.best_scores = _mean(scores, list(scores)), dict(scores)
-            state.best_round, state.stale = number, 0
-        else:
-            state.stale += 1
-            state.stopped = self.settings.patience is not None and state.stale >= self.settings.patience
-        return better
-
     def _bytes_down(self, number: int, chosen: list[str], broadcast: Broadcast) -> dict[str, int]:
         """The broadcast to the sites that train, and the new weights to all sites when they validate."""
         down = {site: broadcast.bytes if site in chosen else 0 for site in self.sites}
@@ -357,7 +307,7 @@ class Server:
         return {site: count for site, count in down.items() if count}
 
     def _event(
-        self, number: int, chosen: list[str], broadcast: Broadcast, record: _RoundRecord, scores: dict[str, float],
+        self, number: int, chosen: list[str], broadcast: Broadcast, record: RoundRecord, scores: dict[str, float],
         seconds: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
         """One line of ``events.jsonl``."""
@@ -380,10 +330,6 @@ class Server:
             "seconds": seconds,
             "warnings": record.warnings,
         }
-
-
-def _mean(scores: Mapping[str, float], sites: Sequence[str]) -> float:
-    return sum(scores[site] for site in sites) / len(sites)
 
 
 def count_of(wanted: float, of: int) -> int:

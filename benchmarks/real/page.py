@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Grid:
-    """Methods compared on one federation; the first one is the reference. ``changes`` are keys of the recipe."""
+    """Methods compared on one federation, with the reference or the first one; ``changes`` are keys of the recipe."""
 
     name: str
     title: str
@@ -34,6 +34,7 @@ class Grid:
     changes: Mapping[str, Any] = field(default_factory=dict)
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Tables of some of the methods, by title; without any there is one of all."""
+    reference: str = ""
 
     def recipe_on(self, data: Path) -> Recipe:
         """The recipe with its federation in the folder ``data``."""
@@ -54,13 +55,18 @@ class Grid:
         runs = {m: [cell.folder for cell in plan.cells if cell.method == m] for m in self.methods}
         done = all((run / "summary.json").exists() for own in runs.values() for run in own)
         metrics = recipe.evaluation.metrics
-        compared = write_tables(out, metrics[0], metrics, partial=not done)
+        compared = write_tables(out, metrics[0], metrics, not done, self.reference or None)
         lines = [f"## {self.title}", ""]
         lines += [f"Recipe: [{self.recipe}.toml](recipes/{self.recipe}.toml){self._changes()}.", ""]
         if self.parts:
             for title, methods in self.parts.items():
                 lines += [f"### {title}", "", _part(compared, methods).to_markdown()]
-            lines += ["### All methods against the first", "", *(f"- {words}" for words in compared.words), ""]
+            lines += [
+                f"### All methods against `{compared.against}`",
+                "",
+                *(f"- {words}" for words in compared.words),
+                "",
+            ]
         else:
             lines += [compared.to_markdown()]
         if len(metrics) > 1:
@@ -91,10 +97,11 @@ class Page:
             grid.run(data, own, jobs)
             keep(own, archive)
         page = HERE / f"{self.name}.md"
-        write_text(page, "\n".join(self._lines(data, own)))
+        write_text(page, self.text(data, own))
         return page
 
-    def _lines(self, data: Path, folder: Path) -> list[str]:
+    def text(self, data: Path, folder: Path) -> str:
+        """The page, from the runs below a folder."""
         lines = [f"# {self.title}", "", f"Made by `POLYCLINIC_REAL_DATA=folder python benchmarks/real {self.name}`."]
         lines += [*self.about, ""]
         notes = HERE / f"{self.name}_notes.md"
@@ -103,7 +110,7 @@ class Page:
         for grid in self.grids:
             lines += grid.section(data, folder)
         lines += [f"The runs behind it, without weights: [records/{self.name}.tar.xz](records/{self.name}.tar.xz).", ""]
-        return lines
+        return "\n".join(lines)
 
 
 def events(run: Path) -> list[dict[str, Any]]:
@@ -138,7 +145,7 @@ def _training(runs: Mapping[str, list[Path]], recipe: Recipe) -> list[str]:
         cells += [_percent([s["training_dice"]["average"] for s in summaries])] if fitted else []
         cells += [f"{mean(losses):.3f}" if losses else "", str(max(summary["steps"] for summary in summaries))]
         cells += [_percent([s["at_rounds"][str(n)]["average"]["dice"] for s in summaries]) for n in tested]
-        rows.append([f"`{method}`", *cells])
+        rows.append([method, *cells])
     return [
         "### Is it trained out?", "", markdown_table(rows), "",
         "Mean validation Dice over sites and seeds after so many rounds, Dice of the last model on its training images",

@@ -11,7 +11,7 @@ _REFERENCES = ("fedavg", "local", "central")
 
 FSF3A = Page(
     "fsf3a",
-    "FSF3A, its losses and aggregators on volumes of four hospitals",
+    "FSF3A, its losses and aggregators on volumes",
     (
         "Two parts of the hippocampus in T1 volumes (`hippocampus3d`: 55, 80 and 33 patients of three intensity groups",
         "of one institution, split 60/20/20 by patient). Learning rate and rounds are the same for all methods, and",
@@ -28,10 +28,18 @@ FSF3A = Page(
                 "Table 1: losses, all under ASWA": _LOSSES,
                 "Table 3: aggregators, all with CLSL": _AGGREGATORS,
                 "Table 4: ASWA alone (Dice loss), CLSL alone (uniform mean), both": ("feddice", _UNIFORM, "fsf3a"),
-                "References: Dice and cross-entropy under FedAvg, local models at home, all volumes in one place": (
+                "Dice of all classes and cross-entropy: FedAvg, local models at home, all volumes in one place": (
                     _REFERENCES
                 ),
             },
+            reference="feddice",
+        ),
+        Grid(
+            "references",
+            "References with the Dice of the foreground and cross-entropy",
+            "fsf3a_hippocampus",
+            _REFERENCES,
+            changes={"training.dice_classes": "foreground"},
         ),
     ),
 )

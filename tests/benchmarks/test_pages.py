@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import sys
 from pathlib import Path
+from statistics import mean
 from types import ModuleType
 
 import pytest
@@ -24,6 +27,7 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_every_recipe_loads_and_every_method_is_one(pages: ModuleType, tmp_path: Path) -> None:
+    """Networks of published tables are not the smallest ones; FSF3A's volumes are what two cores can do."""
     for page in pages.PAGES.values():
         assert len({grid.name for grid in page.grids}) == len(page.grids)
         for grid in page.grids:
@@ -34,3 +38,31 @@ def test_every_recipe_loads_and_every_method_is_one(pages: ModuleType, tmp_path:
                 assert parse_method(method)
             for methods in grid.parts.values():
                 assert set(methods) <= set(grid.methods)
+
+
+def test_the_committed_page_follows_from_the_records_without_training(pages: ModuleType, tmp_path: Path) -> None:
+    """Means, intervals, p-values and words are computed again from every value of every case."""
+    import records
+
+    page = pages.PAGES["fsf3a"]
+    records.restore(REAL / "records" / "fsf3a.tar.xz", tmp_path, tmp_path)
+    assert page.text(tmp_path, tmp_path) == (REAL / "fsf3a.md").read_text(encoding="utf-8")
+
+
+def test_recorded_averages_are_those_of_the_recorded_cases(pages: ModuleType, tmp_path: Path) -> None:
+    """Naively: a site's Dice is the mean over its cases and classes, the average is that over sites."""
+    import records
+
+    records.restore(REAL / "records" / "fsf3a.tar.xz", tmp_path, tmp_path)
+    runs = sorted(tmp_path.glob("*/*/summary.json"))
+    assert len(runs) == sum(len(grid.methods) * len(grid.seeds) for grid in pages.PAGES["fsf3a"].grids)
+    for path in runs[::7]:
+        by_site: dict[str, list[float]] = {}
+        with (path.parent / "cases.csv").open(encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                if row["metric"] == "dice" and row["value"]:
+                    by_site.setdefault(row["site"], []).append(float(row["value"]))
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        means = {site: mean(values) for site, values in by_site.items()}
+        assert {site: values["dice"] for site, values in summary["sites"].items()} == pytest.approx(means)
+        assert summary["average"]["dice"] == pytest.approx(mean(means.values()))

@@ -42,3 +42,33 @@ def test_a_grid_names_the_runs_that_were_stuck(tmp_path: Path) -> None:
     assert stuck_runs(grid) == ["fedavg seed 0 (7 validated rounds)"]
     assert stuck_runs_line(grid).startswith("Stuck at background: fedavg seed 0 (7 validated rounds);")
     assert stuck_runs_line(write_grid(tmp_path / "sound", {"fedavg": {}})) == ""
+
+
+def test_a_class_that_was_lost_in_training_is_named(tmp_path: Path) -> None:
+    lost = {"average": {"dice": 0.41, "dice/anterior": 0.0, "dice/posterior": 0.82}}
+    sound = {"average": {"dice": 0.83, "dice/anterior": 0.84, "dice/posterior": 0.82, "hd95/anterior": 0.0}}
+    assert stuck_line(lost) == "Found at no site: anterior; see docs/explanation/training.md."
+    assert stuck_line(sound) == ""
+    grid = write_grid(tmp_path / "grid", {"fedavg": lost, "fedbn": sound, "local": lost})
+    assert stuck_runs_line(grid) == (
+        "Found at no site: anterior (fedavg seed 0, local seed 0); see docs/explanation/training.md."
+    )
+
+
+@pytest.mark.parametrize(
+    "average",
+    [
+        {"dice": 0.0, "dice/anterior": 0.0, "dice/posterior": 0.0},  # nothing at all: that is stuck
+        {"dice": 0.5, "dice/anterior": None, "dice/posterior": 0.5},  # in no test image
+        {"dice/anterior": "none", "dice/posterior": 0.5},
+        [],
+    ],
+)
+def test_what_is_no_lost_class(average: Any) -> None:
+    assert stuck_line({"average": average}) == ""
+
+
+def test_a_stuck_run_and_a_lost_class_have_a_sentence_each(tmp_path: Path) -> None:
+    both = {"stuck": {"all": {"longest": 5, "at_end": 0}}, "average": {"dice/a": 0.001, "dice/b": 0.5}}
+    assert stuck_line(both).count("see docs/explanation/training.md") == 2
+    assert stuck_runs_line(write_grid(tmp_path / "grid", {"fedavg": both})).count(".md.") == 2

@@ -1,4 +1,4 @@
-"""Which runs found nothing for long, in words: their numbers say nothing about a method."""
+"""Which runs found nothing for long, or never one of the classes, in words: their numbers say little about a method."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from polyclinic.core.files import read_json
 from polyclinic.core.wording import printable_line
 from polyclinic.federation.stuck import PAGE
 
+_NOTHING = 0.01  # a Dice below it
+
 
 def stuck_line(summary: Mapping[str, Any]) -> str:
-    """A sentence about a run, from its ``summary.json``; empty where it was never stuck."""
-    worst = _worst(summary)
-    return f"Stuck at background: {worst}; see {PAGE}." if worst else ""
+    """What went wrong in a run, from its ``summary.json``; empty where it was never stuck and found every class."""
+    worst, lost = _worst(summary), _lost(summary)
+    return " ".join([
+        *([f"Stuck at background: {worst}; see {PAGE}."] if worst else []),
+        *([f"Found at no site: {', '.join(lost)}; see {PAGE}."] if lost else []),
+    ])  # fmt: skip
 
 
 def stuck_runs(grid: Path) -> list[str]:
@@ -23,14 +28,23 @@ def stuck_runs(grid: Path) -> list[str]:
 
 
 def stuck_runs_line(grid: Path) -> str:
-    """A sentence for the caption of a table; empty where no run was stuck."""
+    """The same for the caption of a table; empty where all runs are sound."""
     return stuck_words(_summaries(grid))
 
 
 def stuck_words(summaries: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
     """The same for runs by name, such as ``fedbn seed 1``."""
-    runs = _named(summaries)
-    return f"Stuck at background: {', '.join(runs)}; see {PAGE}." if runs else ""
+    summaries = list(summaries)
+    stuck = _named(summaries)
+    by_class: dict[str, list[str]] = {}
+    for name, summary in summaries:
+        for label in _lost(summary):
+            by_class.setdefault(label, []).append(name)
+    lost = [f"{label} ({', '.join(runs)})" for label, runs in by_class.items()]
+    return " ".join([
+        *([f"Stuck at background: {', '.join(stuck)}; see {PAGE}."] if stuck else []),
+        *([f"Found at no site: {', '.join(lost)}; see {PAGE}."] if lost else []),
+    ])  # fmt: skip
 
 
 def _named(summaries: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
@@ -54,6 +68,15 @@ def _worst(summary: Mapping[str, Any]) -> str:
     where = "" if len(parts) == 1 and name == "all" else f" in part {printable_line(str(name))}"
     end = ", to the end" if facts["at_end"] == facts["longest"] else ""
     return f"{facts['longest']} validated rounds{where}{end}"
+
+
+def _lost(summary: Mapping[str, Any]) -> list[str]:
+    """Classes without any Dice in the test of a model that found others: they were lost in training."""
+    average = summary.get("average")
+    scores = average if isinstance(average, Mapping) else {}
+    dice = {key.partition("/")[2]: value for key, value in scores.items() if str(key).startswith("dice/")}
+    lost = [label for label, value in dice.items() if isinstance(value, int | float) and value < _NOTHING]
+    return [printable_line(label) for label in lost] if len(lost) < len(dice) else []
 
 
 def _counts(facts: Any) -> bool:

@@ -120,7 +120,12 @@ def test_modules_named_by_the_pages_exist(page: str) -> None:
 
 def test_files_named_by_sentences_and_comments_exist() -> None:
     folders = ("src", "recipes", "deploy", "benchmarks")
-    texts = [path for name in folders for path in (ROOT / name).rglob("*") if path.suffix != ".pyc" and path.is_file()]
+    texts = [
+        path
+        for name in folders
+        for path in (ROOT / name).rglob("*")
+        if path.suffix not in (".pyc", ".xz") and path.is_file()
+    ]
     for path in texts:
         for name in re.findall(r"docs/[\w/-]+\.md", path.read_text(encoding="utf-8")):
             assert (ROOT / name).is_file(), f"{path.relative_to(ROOT)} names {name}"
@@ -196,7 +201,7 @@ def test_measured_numbers_of_the_readme_are_those_of_the_tables() -> None:
     rows = [line for line in text.splitlines() if "](benchmarks/" in line]
     assert len(rows) == 5
     for row in rows:
-        tables = "".join((ROOT / name).read_text() for name in re.findall(r"\]\((benchmarks/\w+\.md)\)", row))
+        tables = "".join((ROOT / name).read_text() for name in re.findall(r"\]\((benchmarks/[\w/]+\.md)\)", row))
         for number in re.findall(r"\d+\.\d+", row):
             assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", tables), f"{number} is in no table of: {row}"
 

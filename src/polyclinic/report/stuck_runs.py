@@ -15,11 +15,8 @@ _NOTHING = 0.01  # a Dice below it
 
 def stuck_line(summary: Mapping[str, Any]) -> str:
     """What went wrong in a run, from its ``summary.json``; empty where it was never stuck and found every class."""
-    worst, lost = _worst(summary), _lost(summary)
-    return " ".join([
-        *([f"Stuck at background: {worst}; see {PAGE}."] if worst else []),
-        *([f"Found at no site: {', '.join(lost)}; see {PAGE}."] if lost else []),
-    ])  # fmt: skip
+    worst = _worst(summary)
+    return _sentences([worst] if worst else [], _lost(summary))
 
 
 def stuck_runs(grid: Path) -> list[str]:
@@ -40,11 +37,12 @@ def stuck_words(summaries: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
     for name, summary in summaries:
         for label in _lost(summary):
             by_class.setdefault(label, []).append(name)
-    lost = [f"{label} ({', '.join(runs)})" for label, runs in by_class.items()]
-    return " ".join([
-        *([f"Stuck at background: {', '.join(stuck)}; see {PAGE}."] if stuck else []),
-        *([f"Found at no site: {', '.join(lost)}; see {PAGE}."] if lost else []),
-    ])  # fmt: skip
+    return _sentences(stuck, [f"{label} ({', '.join(runs)})" for label, runs in by_class.items()])
+
+
+def _sentences(stuck: list[str], lost: list[str]) -> str:
+    found = {"Stuck at background": stuck, "Found at no site": lost}
+    return " ".join(f"{what}: {', '.join(names)}; see {PAGE}." for what, names in found.items() if names)
 
 
 def _named(summaries: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:

@@ -41,6 +41,13 @@ FSF3A = Page(
             _REFERENCES,
             changes={"training.dice_classes": "foreground"},
         ),
+        Grid(
+            "references-leaky",
+            "The same with leaky ReLU",
+            "fsf3a_hippocampus",
+            _REFERENCES,
+            changes={"training.dice_classes": "foreground", "network.activation": "leaky-relu"},
+        ),
     ),
 )
 

@@ -158,6 +158,7 @@ def main() -> None:
             train(Path(data or "."), federation, variant, out, chosen.jobs)
             keep(out, archive)
             print(f"{federation}: {variant} is done", flush=True)
+    keep(out, archive)  # also of rows that an interruption left half done
     write_text(HERE / f"{NAME}.md", page(out))
     print(page(out))
 

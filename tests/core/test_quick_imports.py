@@ -23,6 +23,7 @@ class Knot:
 @pytest.fixture(autouse=True)
 def _new_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
+    gc.unfreeze()  # what the session has frozen would count
     yield
     gc.unfreeze()
 

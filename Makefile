@@ -34,7 +34,7 @@ fuzz: $(STAMP)
 	POLYCLINIC_FUZZ=$(FUZZ) PYTHONPATH=tests $(QUIET) $(BIN)/python tests/fuzz_report.py benchmarks/fuzz.md
 
 # 50 sites, 500 rounds of 10 of them, a process killed or stopped every few seconds: the same result? Half an hour on two cores, which must
-# have nothing else to do. `make soak SOAK=` asks all 50 sites in every round, for a machine with many cores.
+# have nothing else to do. `make soak SOAK=` asks all 50 sites in every round, which needs more cores and was not run.
 SOAK ?= --asked 10 --pause 4
 soak: $(STAMP)
 	PYTHONPATH=tests $(QUIET) $(BIN)/python tests/e2e/soak.py benchmarks/soak.md $(SOAK)

@@ -9,9 +9,8 @@ over the foreground classes. The paper has ``eps`` below the fraction alone, whe
 predicted; here it is above, too, so that predicting nothing costs nothing. Its value is garbled in print; ours is 1e-5.
 ``policies.absent_classes = "ignore"`` leaves out classes that no mask of the batch holds. In 2D a volume is an image.
 
-Patches of volumes need ``training.dice_over = "batch"``, which adds up over all patches of a batch. The loss of a patch
-without foreground is 1 whatever is predicted, but for the last 1e-5: it has no slope, and nothing would teach a network
-trained on eq. 2 alone what the background of a volume looks like.
+The loss of a patch without foreground is 1 whatever is predicted, but for the last 1e-5: it has no slope, and teaches
+nothing about the background. ``training.dice_over = "batch"`` adds up over all patches of a batch, where it has one.
 
 ``pretrain_rounds`` is for SimCLR and SwAV, which the paper calls pre-training: the first rounds then have no supervised
 loss, and the other terms of the method train alone.

@@ -14,6 +14,7 @@ from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.wording import first_finding
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.network import NETWORK_SETTINGS, NetworkSettings, UncheckedSettings, settings_class
+from polyclinic.recipe.older_versions import is_of_a_run, with_older_values
 
 _COMMA = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)""")  # outside of quotes
 
@@ -47,6 +48,8 @@ def load_recipe(source: str | Path, overrides: Iterable[str] = (), **replace: An
     except (OSError, UnicodeDecodeError) as error:
         raise PolyclinicError(f"{path}: not a readable TOML file ({error}); mend that line.") from error
     table = parse_recipe(text, str(path))
+    if is_of_a_run(path):
+        table = with_older_values(table)
     overrides = list(overrides)
     for text in overrides:
         _override(table, text)

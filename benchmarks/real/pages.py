@@ -28,25 +28,9 @@ FSF3A = Page(
                 "Table 1: losses, all under ASWA": _LOSSES,
                 "Table 3: aggregators, all with CLSL": _AGGREGATORS,
                 "Table 4: ASWA alone (Dice loss), CLSL alone (uniform mean), both": ("feddice", _UNIFORM, "fsf3a"),
-                "Dice of all classes and cross-entropy: FedAvg, local models at home, all volumes in one place": (
-                    _REFERENCES
-                ),
+                "References: FedAvg (the Dice loss alone), local models at home, all volumes in one place": _REFERENCES,
             },
             reference="feddice",
-        ),
-        Grid(
-            "references",
-            "References with the Dice of the foreground and cross-entropy",
-            "fsf3a_hippocampus",
-            _REFERENCES,
-            changes={"training.dice_classes": "foreground"},
-        ),
-        Grid(
-            "references-leaky",
-            "The same with leaky ReLU",
-            "fsf3a_hippocampus",
-            _REFERENCES,
-            changes={"training.dice_classes": "foreground", "network.activation": "leaky-relu"},
         ),
     ),
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from polyclinic.data.federation import Item
-from polyclinic.data.site_totals import SiteTotals
+from polyclinic.data.site_totals import MEASURED_WIDTHS, SiteTotals, intensity_profile, structure_width, style_shift
 
 CLASSES = ("background", "organ", "lesion")
 
@@ -55,3 +55,95 @@ def test_flat_images_among_volumes_have_no_common_range_of_sizes() -> None:
 def test_classes_have_their_names_in_the_order_of_their_numbers() -> None:
     totals = SiteTotals(classes={2, 0})
     assert totals.row("north", (), CLASSES).classes == ("background", "lesion")
+
+
+def test_labels_are_counted_with_their_images() -> None:
+    """Foreground, contrast and width, written out; labels without foreground, or without an image, count as far as
+    they can."""
+    rng = np.random.default_rng(1)
+    totals, shares, contrasts = SiteTotals(), [], []
+    for number in range(3):
+        image = rng.normal(50, 9, (2, 16, 12)).astype(np.float32)
+        label = np.zeros((16, 12), np.uint8)
+        label[:, 4 : 6 + 2 * number] = 1 + number % 2
+        image[:, label > 0] -= 20
+        totals.add(image, None)
+        totals.add_label(label, image)
+        inside = [float(c[r, k]) for c in image for r in range(16) for k in range(12) if label[r, k]]
+        outside = [float(c[r, k]) for c in image for r in range(16) for k in range(12) if not label[r, k]]
+        shares.append(len(inside) / (len(inside) + len(outside)))
+        contrasts.append((np.mean(inside) - np.mean(outside)) / image.std())
+    totals.add_label(np.zeros((16, 12), np.uint8), None)
+    row = totals.row("north", items("a", "b", "c", "d", labelled=4), CLASSES)
+    assert row.foreground == pytest.approx(sum(shares) / 4)
+    assert row.contrast == pytest.approx(np.mean(contrasts), rel=1e-5)
+    assert row.width == pytest.approx((2 + 4 + 6) / 3, abs=0.1)
+    assert row.classes == CLASSES
+
+
+def test_a_site_without_labels_has_no_structures() -> None:
+    totals = SiteTotals()
+    totals.add(np.ones((1, 4, 4), np.float32), None)
+    row = totals.row("north", items("a"), CLASSES)
+    assert (row.foreground, row.width, row.contrast) == (None,) * 3
+
+
+@pytest.mark.parametrize(("radius", "wide"), [(6, 8.0), (12, 16.0)])
+def test_the_width_of_a_disc_is_four_thirds_of_its_radius(radius: int, wide: float) -> None:
+    rows, columns = np.mgrid[:40, :40] - 20
+    assert structure_width(np.hypot(rows, columns) <= radius) == pytest.approx(wide, rel=0.08)
+
+
+def test_a_line_of_single_pixels_is_about_two_wide_whatever_its_length() -> None:
+    """Half a pixel to either side is the nearest that distances between pixels can tell."""
+    line = np.zeros((9, 30), bool)
+    line[4] = True
+    assert structure_width(line) == 2.0
+
+
+def test_widths_are_measured_on_a_few_labels_alone() -> None:
+    totals, label = SiteTotals(), np.zeros((4, 4), np.uint8)
+    label[1:3, 1:3] = 1
+    for _ in range(MEASURED_WIDTHS + 3):
+        totals.add_label(label, None)
+    assert (len(totals.widths), len(totals.foregrounds)) == (MEASURED_WIDTHS, MEASURED_WIDTHS + 3)
+
+
+def site_of(*images: np.ndarray) -> SiteTotals:
+    totals = SiteTotals()
+    for image in images:
+        totals.add(image.astype(np.float32), None)
+    return totals
+
+
+def drawn(seed: int, count: int = 12) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.gamma(rng.uniform(2, 4), 1, (2, 20, 20)) for _ in range(count)]
+
+
+def test_shift_is_the_deviation_between_sites_over_that_within() -> None:
+    sites = [site_of(*drawn(0)), site_of(*(image**2 for image in drawn(1))), site_of(*(-i for i in drawn(2)))]
+    profiles = [[intensity_profile(np.asarray(i, np.float32).astype(float)) for i in own] for own in (
+        drawn(0), [image**2 for image in drawn(1)], [-image for image in drawn(2)]
+    )]  # fmt: skip
+    numbers = range(len(profiles[0][0]))
+    means = [[sum(p[n] for p in own) / len(own) for n in numbers] for own in profiles]
+    between = sum(np.var([mean[n] for mean in means]) for n in numbers)
+    within = sum(np.mean([np.var([p[n] for p in own]) for own in profiles]) for n in numbers)
+    shift = style_shift(sites)
+    assert shift == pytest.approx((between / within) ** 0.5)
+    assert shift > 1
+
+
+def test_a_scanners_factor_and_offset_are_no_shift() -> None:
+    """The same draw at two sites, one of them in other units."""
+    same = style_shift([site_of(*drawn(0, 60)), site_of(*(1000 + 50 * image for image in drawn(1, 60)))])
+    assert same is not None
+    assert same < 0.3
+
+
+def test_no_shift_is_known_of_one_site_or_of_images_that_are_all_alike() -> None:
+    assert style_shift([site_of(*drawn(0))]) is None
+    assert style_shift([site_of(*drawn(0)), site_of(*drawn(1, 1))]) is None
+    flat = np.ones((1, 4, 4))
+    assert style_shift([site_of(flat, flat), site_of(flat, flat)]) is None

@@ -41,7 +41,7 @@ def check(
     """
     from rich.console import Console
 
-    report = _checked(folder)
+    report = checked(folder)
     console = Console(highlight=False)
     if not json_output:
         _print_report(console, report)
@@ -111,7 +111,8 @@ def cache(
     typer.echo(f"{prepared.folder}: {count}, {total}. Remove all of them: --clear")
 
 
-def _checked(folder: str) -> CheckReport:
+def checked(folder: str) -> CheckReport:
+    """Check a federation with a bar of progress."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -145,15 +146,19 @@ def _print_report(console: Console, report: CheckReport) -> None:
     table.add_column("site", overflow="fold", min_width=8)
     for column in ("images", "cases", "labels"):
         table.add_column(column, justify="right", no_wrap=True)
-    for column in ("size", "classes", "intensity"):
+    for column in ("size", "classes", "intensity", "foreground"):
         table.add_column(column, no_wrap=True)
     for row in report.rows:
         intensity = "-" if row.mean is None else f"{row.mean:.3g} ± {row.std:.3g}"
         counts = (str(row.images), str(row.cases), str(row.labelled))
         present = " ".join(str(task.classes.index(name)) for name in row.classes) or "-"
         size = _between(row.sizes) + ("" if row.spacings is None else f"\n{_between(row.spacings)} mm")
-        table.add_row(_plain(row.site), *counts, size, present, intensity)
+        wide = "" if row.width is None else f", {row.width:.0f} px"
+        foreground = "-" if row.foreground is None else f"{100 * row.foreground:.2g} %{wide}"
+        table.add_row(_plain(row.site), *counts, size, present, intensity, foreground)
     console.print(table)
+    if report.shift is not None:
+        console.print(f"shift between sites: {report.shift:.2f} times the differences between images of one site")
     _print_problems(console, "error", report.errors)
     _print_problems(console, "warning", report.warnings)
     if not report.problems:

@@ -16,7 +16,7 @@ from polyclinic.data.federation import Federation, Item
 from polyclinic.data.open_tolerantly import open_tolerantly
 from polyclinic.data.problems import Problem, problem_of, relative
 from polyclinic.data.readers import read_image, read_label
-from polyclinic.data.site_totals import SiteRow, SiteTotals
+from polyclinic.data.site_totals import SiteRow, SiteTotals, style_shift
 from polyclinic.recipe import DataSettings
 
 Progress = Callable[[int, int], None]
@@ -30,6 +30,8 @@ class CheckReport:
     federation: Federation
     rows: tuple[SiteRow, ...]
     problems: tuple[Problem, ...]
+    shift: float | None = None
+    """How far apart the sites' images look (``style_shift``)."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -54,6 +56,7 @@ class CheckReport:
                 "regions": {name: list(members) for name, members in task.regions},
             },
             "sites": [asdict(row) for row in self.rows],
+            "shift": self.shift,
             "problems": [problem.as_dict() for problem in self.problems],
         }
 
@@ -80,17 +83,18 @@ def check_federation(
     problems += _label_problems(federation, totals)
     rows = tuple(totals[site].row(site, items, federation.task.classes) for site, items in federation.sites.items())
     ordered = sorted(problems, key=lambda problem: (problem.severity, problem.site, problem.file))
-    return CheckReport(federation, rows, tuple(ordered))
+    return CheckReport(federation, rows, tuple(ordered), style_shift(totals.values()))
 
 
 def _check_item(
     item: Item, federation: Federation, site_totals: SiteTotals, by_content: dict[bytes, list[Item]]
 ) -> list[Problem]:
     """Read one image and its label; both are tried even if one fails."""
-    problems = []
+    problems, voxels = [], None
     root, task = federation.root, federation.task
     try:
         image = read_image(item, task)
+        voxels = image.array
         site_totals.add(image.array, image.spacing)
         if image.array.min() == image.array.max():
             sentence = "the image holds one value everywhere; look whether it was exported well."
@@ -103,9 +107,9 @@ def _check_item(
     if item.label is None:
         return problems
     try:
-        values = np.unique(read_label(item, task))
-        site_totals.classes.update(int(value) for value in values)
-        if not values.any():
+        label = read_label(item, task)
+        site_totals.add_label(label, voxels)
+        if not label.any():
             sentence = "the mask is empty; look whether the image really shows none of the classes."
             problems.append(Problem("warning", item.site, relative(item.label, root), sentence))
     except PolyclinicError as error:

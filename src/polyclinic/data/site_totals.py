@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.data.federation import Item
+
+MEASURED_WIDTHS = 20  # labels of a site, because distances in large volumes take a second each
+_QUANTILE_VOXELS = 200_000
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,12 @@ class SiteRow:
     std: float | None
     minimum: float | None
     maximum: float | None
+    foreground: float | None = None
+    """Share of foreground in the labels, mean over images."""
+    width: float | None = None
+    """How wide foreground structures are, in pixels, mean over up to ``MEASURED_WIDTHS`` labels."""
+    contrast: float | None = None
+    """Foreground's mean intensity minus background's, in deviations of the image; mean over images."""
 
 
 @dataclass
@@ -42,6 +52,10 @@ class SiteTotals:
     squares: float = 0.0
     minimum: float = math.inf
     maximum: float = -math.inf
+    profiles: list[NDArray[np.float64]] = field(default_factory=list)
+    foregrounds: list[float] = field(default_factory=list)
+    widths: list[float] = field(default_factory=list)
+    contrasts: list[float] = field(default_factory=list)
 
     def add(self, array: NDArray[np.float32], spacing: tuple[float, ...] | None) -> None:
         """Count an image ``(channel, *spatial)``."""
@@ -54,6 +68,20 @@ class SiteTotals:
         self.squares += float(np.square(values).sum())
         self.minimum = min(self.minimum, float(values.min()))
         self.maximum = max(self.maximum, float(values.max()))
+        self.profiles.append(intensity_profile(values))
+
+    def add_label(self, label: NDArray[np.integer[Any]], image: NDArray[np.float32] | None) -> None:
+        """Count a label ``(*spatial)`` and its image ``(channel, *spatial)``, if that can be read."""
+        self.classes.update(np.unique(label).tolist())
+        mask = label > 0
+        self.foregrounds.append(float(mask.mean()))
+        if not mask.any() or mask.all():
+            return
+        if len(self.widths) < MEASURED_WIDTHS:
+            self.widths.append(structure_width(mask))
+        if image is not None and (deviation := float(image.std())) > 0:
+            inside, outside = float(image[:, mask].mean()), float(image[:, ~mask].mean())
+            self.contrasts.append((inside - outside) / deviation)
 
     def row(self, site: str, items: tuple[Item, ...], classes: tuple[str, ...]) -> SiteRow:
         """The sums as a row; ``classes`` are the task's names."""
@@ -64,7 +92,50 @@ class SiteTotals:
         return SiteRow(
             site, len(items), len({item.case for item in items}), labelled, _range(self.sizes), _range(self.spacings),
             tuple(classes[value] for value in sorted(self.classes)), mean, std, lowest, highest,
+            *(float(np.mean(values)) if values else None for values in (self.foregrounds, self.widths, self.contrasts)),
         )  # fmt: skip
+
+
+def intensity_profile(image: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ten quantiles of an image ``(channel, *spatial)`` and the means of its channels, in deviations of the image.
+
+    A scanner's factor and offset leave it as it is, so that what differs between profiles is what a network sees.
+    """
+    scaled = (image - image.mean()) / (float(image.std()) or 1.0)
+    # Every few voxels of a volume: sorting all of them would take longer than reading them.
+    some = scaled.ravel()[:: max(1, scaled.size // _QUANTILE_VOXELS)]
+    quantiles = np.percentile(some, np.linspace(5, 95, 10))
+    return np.concatenate([quantiles, scaled.reshape(len(scaled), -1).mean(1)])
+
+
+def style_shift(sites: Iterable[SiteTotals]) -> float | None:
+    """How far apart the sites' images look: deviation of profiles between sites over that within them.
+
+    About 0 where all sites draw from the same images, above 1 where the sites differ more than the images of one. None
+    with fewer than two sites that have two images each, or where all images look the same.
+    """
+    profiles = [np.stack(site.profiles) for site in sites if len(site.profiles) > 1]
+    if len(profiles) < 2:
+        return None
+    between = np.var([own.mean(0) for own in profiles], axis=0).sum()
+    within = np.mean([own.var(0) for own in profiles], axis=0).sum()
+    return float(np.sqrt(between / within)) if within > 0 else None
+
+
+def structure_width(mask: NDArray[np.bool_]) -> float:
+    """How wide the structures of a mask ``(*spatial)`` are, in pixels: 4 times the mean distance to their edge.
+
+    That is the width of a strip. A disc of radius ``r`` has ``4 r / 3``, a ball ``r``.
+
+    >>> strip = np.zeros((32, 32), bool)
+    >>> strip[:, 10:18] = True
+    >>> structure_width(strip)
+    8.0
+    """
+    from scipy.ndimage import distance_transform_edt
+
+    # The edge lies half a pixel before the next background pixel, which distances are to.
+    return float(4 * (distance_transform_edt(mask)[mask] - 0.5).mean())
 
 
 def _range(values: list[tuple[Any, ...]]) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:

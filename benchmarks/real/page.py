@@ -17,7 +17,7 @@ from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import load_recipe
 from polyclinic.report.overview import overview_rows, write_tables
 from polyclinic.report.tables import Comparison, comparison_of, markdown_table
-from polyclinic.runs.grid_plan import plan_grid
+from polyclinic.runs.grid_plan import GridPlan, plan_grid
 
 HERE = Path(__file__).parent
 
@@ -47,13 +47,21 @@ class Grid:
         """Train what is missing."""
         polyclinic.compare(self.recipe_on(data), self.methods, out=folder / self.name, seeds=self.seeds, jobs=jobs)
 
+    def plan(self, data: Path, out: Path) -> GridPlan:
+        """The runs of this grid below ``out``."""
+        return plan_grid(self.recipe_on(data), self.methods, self.seeds, out)
+
+    def is_finished(self, data: Path, out: Path) -> bool:
+        """Whether every run below ``out`` has its result."""
+        return all((cell.folder / "summary.json").exists() for cell in self.plan(data, out).cells)
+
     def section(self, data: Path, folder: Path) -> list[str]:
         """Everything about this grid, from its run folders."""
         out, recipe = folder / self.name, self.recipe_on(data)
-        plan = plan_grid(recipe, self.methods, self.seeds, out)
+        plan = self.plan(data, out)
         plan.save()
         runs = {m: [cell.folder for cell in plan.cells if cell.method == m] for m in self.methods}
-        done = all((run / "summary.json").exists() for own in runs.values() for run in own)
+        done = self.is_finished(data, out)
         metrics = recipe.evaluation.metrics
         compared = write_tables(out, metrics[0], metrics, not done, self.reference or None)
         lines = [f"## {self.title}", ""]
@@ -73,7 +81,7 @@ class Grid:
             tables = [comparison_of(out, metric, partial=not done) for metric in metrics]
             lines += ["### All metrics", "", markdown_table(overview_rows(tables)), ""]
             lines += ["Averages over sites; overlaps in %, distances in pixels.", ""]
-        return [*lines, *_training(runs, recipe)]
+        return [*lines, *gap_closed(compared), *_training(runs, recipe)]
 
     def _changes(self) -> str:
         said = ", ".join(f"`{key} = {json.dumps(value)}`" for key, value in self.changes.items())
@@ -117,6 +125,24 @@ def events(run: Path) -> list[dict[str, Any]]:
     """What a run recorded, a round a line; nothing if it has not begun."""
     path = run / "events.jsonl"
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def gap_closed(compared: Comparison) -> list[str]:
+    """How much of the way from the lower reference to the upper one each method goes, where a table has both."""
+    for lower, upper in (("local", "central"), ("fl_lower", "fl_upper")):
+        ends = [compared.mean(method, "average") if method in compared.methods else None for method in (lower, upper)]
+        if ends[0] is None or ends[1] is None or ends[1] <= ends[0]:
+            continue
+        rows = [["method", "share of the gap"]]
+        for method in compared.methods:
+            value = compared.mean(method, "average")
+            if value is not None and method not in (lower, upper):
+                rows.append([method, f"{(value - ends[0]) / (ends[1] - ends[0]):.0%}"])
+        return [
+            f"### Between `{lower}` and `{upper}`", "", markdown_table(rows), "",
+            f"Of the {100 * (ends[1] - ends[0]):.2f} points of Dice between the two references; means over seeds.", "",
+        ]  # fmt: skip
+    return []
 
 
 def _part(compared: Comparison, methods: tuple[str, ...]) -> Comparison:

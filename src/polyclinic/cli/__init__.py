@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from polyclinic.cli.ablate import ablate
+from polyclinic.cli.advise import advise
 from polyclinic.cli.audit import audit
 from polyclinic.cli.compare import compare
 from polyclinic.cli.cost import cost
@@ -60,6 +61,7 @@ app.command()(predict)
 app.command()(export)
 app.command()(methods)
 app.command()(explain)
+app.command()(advise)
 app.command()(cost)
 app.command()(server)
 app.add_typer(site_app, name="site")

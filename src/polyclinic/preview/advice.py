@@ -1,0 +1,227 @@
+"""Which settings and methods to start from, for a federation that was checked: reasons, and the numbers behind them.
+
+Settings follow from the images; methods from what was measured on the federations most like this one
+(``evidence.py``). Where nothing was measured, the advice says so: it never repeats a paper's promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import inf, log2
+
+from polyclinic.data.federation_traits import FederationTraits
+from polyclinic.preview.evidence import Evidence, MeasuredRow, MeasuredTable, distance
+from polyclinic.recipe import UNetSettings
+
+TRAINING_PAGE = "docs/explanation/training.md"
+_DEFAULTS_PAGE = "benchmarks/real/training_defaults.md"
+_ALIKE = 1.5  # of `distance`: with more, the nearest measured federation is another kind
+_PATCH = 96
+_FEW_CASES = 10
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A key of the recipe to set, and why."""
+
+    key: str
+    value: str
+    """As it stands in TOML."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One measurement of a method."""
+
+    table: MeasuredTable
+    row: MeasuredRow
+
+
+@dataclass(frozen=True)
+class MethodAdvice:
+    """A method to try. ``measured`` is on the federations most like this one, the nearest first."""
+
+    method: str
+    reason: str
+    measured: tuple[Measured, ...]
+    cost: float | None
+    """A round's time over FedAvg's; None where it was not measured."""
+
+    @property
+    def verdict(self) -> str:
+        """What the nearest measurement says; ``not measured`` without any."""
+        return (self.measured[0].row.verdict or "reference") if self.measured else "not measured"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to start from."""
+
+    traits: FederationTraits
+    settings: tuple[Setting, ...]
+    methods: tuple[MethodAdvice, ...]
+    nearest: MeasuredTable | None
+    """The measured federation that is most like this one."""
+    alike: bool
+    """Whether it is like this one at all."""
+    notes: tuple[str, ...]
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The methods to compare: the reference first, without those that were worse on a federation like this one."""
+        worse = {one.method for one in self.methods if one.verdict == "worse" and self.alike}
+        return tuple(one.method for one in self.methods if one.method not in worse)
+
+
+def advise(traits: FederationTraits, evidence: Evidence, unseen: bool = False, labelled: int | None = None) -> Advice:
+    """Advice for a federation; ``unseen``: the model will be used at sites that take no part in training.
+
+    ``labelled`` is how many images of a site will have labels; without it all that have one now.
+    """
+    few = labelled is not None or traits.labelled < 1
+    fitting = [table for table in evidence.tables if _judges_alike(table, unseen, few)] or list(evidence.tables)
+    tables = sorted(fitting, key=lambda table: distance(traits, table.traits))
+    near = [table for table in tables if distance(traits, table.traits) < inf]
+    methods = [
+        MethodAdvice(method, reason, _measured(method, near), evidence.costs.get(method.split("(")[0]))
+        for method, reason in _candidates(traits, unseen, few, near)
+    ]
+    return Advice(
+        traits,
+        tuple(setting for rule in _SETTINGS if (setting := rule(traits)) is not None),
+        tuple(methods),
+        near[0] if near else None,
+        bool(near) and distance(traits, near[0].traits) <= _ALIKE,
+        tuple(_notes(traits, few)),
+    )
+
+
+def _judges_alike(table: MeasuredTable, unseen: bool, few: bool) -> bool:
+    return (table.protocol == "leave-one-site-out") == unseen and (table.labelled is not None) == few
+
+
+def _measured(method: str, tables: list[MeasuredTable]) -> tuple[Measured, ...]:
+    """A method's rows in the tables of up to three federations, the nearest first."""
+    found: dict[str, Measured] = {}
+    for table in tables:
+        row = table.row(method)
+        if row is not None and table.federation not in found:
+            found[table.federation] = Measured(table, row)
+    return tuple(found.values())[:3]
+
+
+def _candidates(traits: FederationTraits, unseen: bool, few: bool, near: list[MeasuredTable]) -> list[tuple[str, str]]:
+    """Methods with the reason to try each, the reference first; a method stands once."""
+    reference = "fl_lower" if few else "fedavg"
+    wanted = [(reference, "the reference: what every other method has to beat")]
+    for table in near[:1]:
+        gain = table.best_gain()
+        if gain is not None and gain.method not in ("central", "local", "fl_upper"):
+            wanted.append((gain.method, f"the largest gain on {table.federation}, the measured federation most alike"))
+    if few:
+        wanted += [
+            ("fixmatch", "unlabelled images, by confident predictions on them"),
+            ("fgasl", "unlabelled images and unseen sites, by two teachers"),
+        ]
+    if traits.largest_site >= 2 * traits.smallest_site and not few:
+        wanted.append(("fedavg(weighting=uniform)", "sites differ in size, and each may count the same"))
+    if traits.shift_word in ("clear", "strong") and not few:
+        if not unseen:
+            wanted.append(("fedbn", "sites look different, and each keeps its own normalisation"))
+        wanted.append(("fedbcs", "sites look different: styles recalibrated, classes aligned by prototypes"))
+        wanted.append(("pathfl", "sites look different: styles exchanged, deep features aligned"))
+    if traits.dims == 3 and not few:
+        wanted.append(("fsf3a", "volumes: Dice, edges and patches of deep features"))
+    return list(dict(reversed(wanted)).items())[::-1]
+
+
+def _patch(traits: FederationTraits) -> Setting | None:
+    """Thin structures in patches; volumes too, as soon as they are larger, because a whole one fits few memories."""
+    if traits.size is None or max(traits.size) <= _PATCH or not (traits.is_thin or traits.dims == 3):
+        return None
+    # A multiple of 8 along each axis, so that three poolings divide it.
+    edges = [_PATCH if traits.dims == 2 else min(64, max(8, size // 8 * 8)) for size in traits.size]
+    reason = (
+        f"structures are about {traits.width:.0f} pixels wide: patches keep them as they are, small images lose them "
+        f"({TRAINING_PAGE})"
+        if traits.is_thin
+        else f"volumes of up to {_by(traits.size)} voxels; as large as memory allows is better (docs/how-to/volumes.md)"
+    )
+    return Setting("data.patch", _list(edges), reason)
+
+
+def _foreground(traits: FederationTraits) -> Setting | None:
+    if _patch(traits) is None:
+        return None
+    return Setting("data.foreground", "0.5", "half of the patches hold foreground, so that hardly a batch is without")
+
+
+def _whole(traits: FederationTraits) -> Setting | None:
+    if traits.dims == 3 or traits.is_thin or traits.size is None or traits.width is None or max(traits.size) > 256:
+        return None
+    reason = f"structures are about {traits.width:.0f} pixels wide: where they are, only the whole image tells"
+    return Setting("data.size", _list(traits.size), f"{reason} ({_DEFAULTS_PAGE})")
+
+
+def _intensity(traits: FederationTraits) -> Setting | None:
+    if traits.polarity != "mixed":
+        return None
+    reason = "structures are brighter than their surroundings at some sites and darker at others: mixed modalities"
+    return Setting("data.intensity", '"site"', reason)
+
+
+def _anisotropic(traits: FederationTraits) -> Setting | None:
+    if traits.dims == 2 or traits.anisotropy < 2:
+        return None
+    reason = f"voxels are {traits.anisotropy:.1f} times as long along one axis as along another"
+    return Setting("network.anisotropic", '"auto"', reason)
+
+
+def _depth(traits: FederationTraits) -> Setting | None:
+    """As many poolings as leave two cells of the smallest image, if that is fewer than the default."""
+    if traits.size is None or _anisotropic(traits) is not None:
+        return None
+    depth = max(1, int(log2(min(traits.size))) - 1)
+    if depth >= UNetSettings().depth:
+        return None
+    return Setting("network.depth", str(depth), f"images of {_by(traits.size)} have no room for more poolings")
+
+
+def _steps(traits: FederationTraits) -> Setting | None:
+    if traits.largest_site < 4 * traits.smallest_site:
+        return None
+    reason = (
+        f"sites have {traits.smallest_site} to {traits.largest_site} images: with as many steps each, the small ones "
+        "are not drowned"
+    )
+    return Setting("training.steps_per_epoch", "8", reason)
+
+
+_SETTINGS: tuple[Callable[[FederationTraits], Setting | None], ...] = (
+    _patch, _foreground, _whole, _intensity, _anisotropic, _depth, _steps,
+)  # fmt: skip
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return f"[{', '.join(map(str, numbers))}]"
+
+
+def _by(numbers: Iterable[int]) -> str:
+    return " x ".join(map(str, numbers))
+
+
+def _notes(traits: FederationTraits, few: bool) -> list[str]:
+    """What to know before trusting a comparison on this federation."""
+    notes = []
+    if traits.sites == 1:
+        notes.append("one site is no federation: every method is FedAvg, which is training at that site")
+    if traits.sites == 2 and few:
+        notes.append("with two sites FGASL's weights only say which of the two has the larger gap")
+    if traits.smallest_site < _FEW_CASES:
+        notes.append(
+            f"the smallest site has {traits.smallest_site} images, of which a fifth is tested: intervals will be wide; "
+            "protocol.kind = 'k-fold' tests them all"
+        )
+    return notes

@@ -1,0 +1,102 @@
+"""What was measured on real federations, as data: the tables of ``benchmarks/real`` that advice is given from.
+
+``evidence.json`` is made by ``benchmarks/real/evidence.py`` from the records of finished runs, and a test makes it
+again; nothing in it is written by hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log2
+from pathlib import Path
+from typing import Any
+
+from polyclinic.core.files import read_json
+from polyclinic.data.federation_traits import FederationTraits
+
+FILE = Path(__file__).with_name("evidence.json")
+
+
+@dataclass(frozen=True)
+class MeasuredRow:
+    """A method in a measured table. Dice and differences are in %; the interval is over cases and seeds."""
+
+    method: str
+    dice: float
+    difference: float | None
+    low: float | None
+    high: float | None
+    verdict: str
+    """``better``, ``worse``, ``not shown``, ``equal``; empty for the reference itself."""
+
+    @property
+    def against(self) -> str:
+        """The difference with its interval, such as ``+0.9 [0.2, 1.6]``; empty for the reference."""
+        if self.difference is None:
+            return ""
+        interval = "" if self.low is None or self.high is None else f" [{self.low:.1f}, {self.high:.1f}]"
+        return f"{self.difference:+.1f}{interval}"
+
+
+@dataclass(frozen=True)
+class MeasuredTable:
+    """A table of methods on one federation."""
+
+    federation: str
+    title: str
+    page: str
+    protocol: str
+    labelled: int | None
+    intensity: str
+    reference: str
+    seeds: int
+    cases: int
+    traits: FederationTraits
+    rows: tuple[MeasuredRow, ...]
+
+    def row(self, method: str) -> MeasuredRow | None:
+        """The row of a method; None if it was not measured."""
+        return next((row for row in self.rows if row.method == method), None)
+
+    def best_gain(self) -> MeasuredRow | None:
+        """The method with the largest difference of those that are better than the reference."""
+        gains = [row for row in self.rows if row.verdict == "better" and row.difference is not None]
+        return max(gains, key=lambda row: row.difference or 0.0, default=None)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All measured tables, and what a round of each method costs over FedAvg's."""
+
+    tables: tuple[MeasuredTable, ...]
+    costs: dict[str, float]
+
+
+def load_evidence(file: Path = FILE) -> Evidence:
+    """Read the file that comes with the package."""
+    plain = read_json(file)
+    return Evidence(tuple(_table(entry) for entry in plain["tables"]), dict(plain["costs"]))
+
+
+def _table(entry: dict[str, Any]) -> MeasuredTable:
+    traits = {**entry["traits"], "size": None if entry["traits"]["size"] is None else tuple(entry["traits"]["size"])}
+    rows = tuple(MeasuredRow(**row) for row in entry["rows"])
+    return MeasuredTable(**{**entry, "traits": FederationTraits(**traits), "rows": rows})
+
+
+def distance(first: FederationTraits, second: FederationTraits) -> float:
+    """How unlike two federations are: 0 for the same, about 1 where one trait is of another kind.
+
+    Structures twice as wide or four times as frequent, a shift half a unit larger, or sites of mixed polarity count 1
+    each. What one of the two does not know counts nothing. 2D and 3D are never alike.
+    """
+    if first.dims != second.dims:
+        return float("inf")
+    parts = [float((first.polarity == "mixed") != (second.polarity == "mixed"))]
+    if first.width and second.width:
+        parts.append(log2(first.width / second.width))
+    if first.foreground and second.foreground:
+        parts.append(log2(first.foreground / second.foreground) / 2)
+    if first.shift is not None and second.shift is not None:
+        parts.append((first.shift - second.shift) / 0.5)
+    return sum(part**2 for part in parts) ** 0.5

@@ -30,13 +30,16 @@ HERE = Path(__file__).parent
 NAME = Path(__file__).stem
 SEEDS = (0, 1, 2)
 _PICTURES = {"data.patch": (96, 96), "training.batch_size": 6}
+# Where a structure is, only the whole slice tells: on patches of 96 x 96 FedAvg had a validation Dice of 0.19 for the
+# left ventricle and 0.45 for glioma after as many rounds.
+_SLICES = {"data.size": (192, 192), "training.batch_size": 2}
 _VOLUMES = {"network.anisotropic": "auto", "training.batch_size": 2, "data.intensity": "z-score"}
 # At the resolution of the files.
 FEDERATIONS: dict[str, dict[str, Any]] = {
     "retina_vessel": _PICTURES,
     "nuclei_xmod": _PICTURES,
-    "brain_lgg": _PICTURES,
-    "cardiac_lv": _PICTURES,
+    "brain_lgg": _SLICES,
+    "cardiac_lv": _SLICES,
     "brain_lgg3d": _VOLUMES | {"data.patch": (32, 32, 16)},
     "cardiac3d": _VOLUMES | {"data.patch": (48, 48, 8)},
     "hippocampus3d": _VOLUMES | {"data.patch": (32, 32, 32)},

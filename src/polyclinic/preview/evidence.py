@@ -7,7 +7,7 @@ again; nothing in it is written by hand.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
+from math import hypot, log2
 from pathlib import Path
 from typing import Any
 
@@ -99,4 +99,4 @@ def distance(first: FederationTraits, second: FederationTraits) -> float:
         parts.append(log2(first.foreground / second.foreground) / 2)
     if first.shift is not None and second.shift is not None:
         parts.append((first.shift - second.shift) / 0.5)
-    return sum(part**2 for part in parts) ** 0.5
+    return hypot(*parts)

@@ -80,7 +80,7 @@ class Grid:
         if len(metrics) > 1:
             tables = [comparison_of(out, metric, partial=not done) for metric in metrics]
             lines += ["### All metrics", "", markdown_table(overview_rows(tables)), ""]
-            lines += ["Averages over sites; overlaps in %, distances in pixels.", ""]
+            lines += [f"Averages over sites; overlaps in %, distances in {_units(runs)}.", ""]
         return [*lines, *gap_closed(compared), *_training(runs, recipe)]
 
     def _changes(self) -> str:
@@ -125,6 +125,13 @@ def events(run: Path) -> list[dict[str, Any]]:
     """What a run recorded, a round a line; nothing if it has not begun."""
     path = run / "events.jsonl"
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def _units(runs: Mapping[str, list[Path]]) -> str:
+    """What distances are in, as the runs settled it."""
+    recipes = [run / "recipe.toml" for own in runs.values() for run in own if (run / "summary.json").exists()]
+    units = {load_recipe(path).evaluation.units for path in recipes}
+    return " and ".join(sorted({"pixel": "pixels"}.get(unit, unit) for unit in units))
 
 
 def gap_closed(compared: Comparison) -> list[str]:

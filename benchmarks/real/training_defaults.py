@@ -1,4 +1,4 @@
-"""Which training defaults pay: activation, classes of the Dice loss and deep supervision, on validation data.
+"""Which training defaults pay: activations, classes of the Dice loss and deep supervision, on validation data.
 
     POLYCLINIC_REAL_DATA=folder python benchmarks/real/training_defaults.py --jobs 2
 
@@ -45,15 +45,23 @@ FEDERATIONS: dict[str, dict[str, Any]] = {
     "hippocampus3d": _VOLUMES | {"data.patch": (32, 32, 32)},
     "prostate3d": _VOLUMES | {"data.patch": (48, 48, 16)},
 }
-# All three keys everywhere: the defaults of the project may change, these rows may not.
-_BEFORE = {"network.activation": "relu", "training.dice_classes": "all", "network.deep_supervision": "false"}
+# All keys everywhere: the defaults of the project may change, these rows may not.
+_BEFORE = {
+    "network.activation": "relu",
+    "network.last_activation": "same",
+    "network.deep_supervision": "false",
+    "training.dice_classes": "all",
+}
 _LEAKY, _FOREGROUND = {"network.activation": "leaky-relu"}, {"training.dice_classes": "foreground"}
+_LINEAR = {"network.last_activation": "none"}
 VARIANTS: dict[str, dict[str, str]] = {
     "relu, Dice over all": _BEFORE,
-    "leaky": _BEFORE | _LEAKY,
-    "foreground": _BEFORE | _FOREGROUND,
     "leaky + foreground": _BEFORE | _LEAKY | _FOREGROUND,
-    "leaky + foreground + deep": _BEFORE | _LEAKY | _FOREGROUND | {"network.deep_supervision": "true"},
+    "linear + foreground": _BEFORE | _LINEAR | _FOREGROUND,
+    "linear": _BEFORE | _LINEAR,
+    "foreground": _BEFORE | _FOREGROUND,
+    "leaky": _BEFORE | _LEAKY,
+    "linear + foreground + deep": _BEFORE | _LINEAR | _FOREGROUND | {"network.deep_supervision": "true"},
 }
 
 

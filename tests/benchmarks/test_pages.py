@@ -66,3 +66,31 @@ def test_recorded_averages_are_those_of_the_recorded_cases(pages: ModuleType, tm
         means = {site: mean(values) for site, values in by_site.items()}
         assert {site: values["dice"] for site, values in summary["sites"].items()} == pytest.approx(means)
         assert summary["average"]["dice"] == pytest.approx(mean(means.values()))
+
+
+def test_shares_of_the_gap_are_between_the_two_references(pages: ModuleType) -> None:
+    import page
+
+    from polyclinic.report.tables import Comparison
+
+    scores = {"fedavg": [0.7, 0.8], "local": [0.6, 0.6], "central": [0.8, 1.0], "worse": [0.5, 0.5]}
+    values = {method: {"average": list(own)} for method, own in scores.items()}
+    text = "\n".join(page.gap_closed(Comparison("dice", tuple(scores), (), values)))
+    assert "| fedavg | 50% |" in text
+    assert "| worse | -33% |" in text
+    assert "30.00 points" in text
+    assert "| central |" not in text
+    without = {method: own for method, own in values.items() if method != "central"}
+    assert page.gap_closed(Comparison("dice", tuple(without), (), without)) == []
+    assert page.gap_closed(Comparison("dice", ("local", "central"), (), {**values, "central": values["worse"]})) == []
+
+
+def test_a_page_names_the_units_that_its_runs_settled(pages: ModuleType, tmp_path: Path) -> None:
+    import page
+
+    run = tmp_path / "fedavg-seed0"
+    run.mkdir()
+    (run / "recipe.toml").write_text('federation = "demo:nuclei"\n[evaluation]\nunits = "pixel"\n')
+    assert page._units({"fedavg": [run]}) == "", "not finished"
+    (run / "summary.json").write_text("{}")
+    assert page._units({"fedavg": [run]}) == "pixels"

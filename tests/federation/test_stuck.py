@@ -38,18 +38,14 @@ def test_every_site_must_have_found_nothing(scores: dict[str, float], background
 
 
 def test_the_warning_names_what_can_still_be_tried() -> None:
-    plain = stuck_warning(tiny_recipe(), 5)
+    plain = stuck_warning(tiny_recipe(network=BEFORE, training={"dice_classes": "all"}), 5)
     assert "last 5 validated rounds" in plain
-    for key in ("training.lr is 0.01", "data.patch", "network.activation", "training.dice_classes"):
+    for key in ("training.lr is 0.01", "data.patch", "network.last_activation", "training.dice_classes"):
         assert key in plain
-    tried = stuck_warning(
-        tiny_recipe(
-            network={"activation": "leaky-relu"}, training={"dice_classes": "foreground"}, data={"patch": (8, 8)}
-        ),
-        5,
-    )
+    network, training = {"last_activation": "none"}, {"dice_classes": "foreground"}
+    tried = stuck_warning(tiny_recipe(network=network, training=training, data={"patch": (8, 8)}), 5)
     assert "training.lr" in tried
-    assert not any(key in tried for key in ("data.patch", "network.activation", "training.dice_classes"))
+    assert not any(key in tried for key in ("data.patch", "network.last_activation", "training.dice_classes"))
     assert "\n" not in plain + tried
 
 
@@ -140,10 +136,15 @@ def rare_structure(site: str, seed: int) -> SiteData:
     )
 
 
-def train_on_rare_structure(folder: Path, seed: int, activation: str, dice_classes: str) -> list[dict[str, Any]]:
+BEFORE = {"activation": "relu", "last_activation": "same"}
+
+
+def train_on_rare_structure(
+    folder: Path, seed: int, network: dict[str, Any], dice_classes: str
+) -> list[dict[str, Any]]:
     training = {"rounds": 8, "local_epochs": 1, "steps_per_epoch": 6, "batch_size": 4, "dice_classes": dice_classes}
     training |= {"optimizer": "sgd", "lr": 0.2, "momentum": 0.9}
-    network = {"width": 4, "depth": 3, "norm": "instance", "activation": activation}
+    network = {"width": 4, "depth": 3, "norm": "instance", **network}
     recipe = tiny_recipe(seed=seed, network=network, training=training)  # type: ignore[arg-type]
     workspace = build_workspace(recipe, Task(("background", "spot"), 1, 2))
     sites = {
@@ -155,16 +156,24 @@ def train_on_rare_structure(folder: Path, seed: int, activation: str, dice_class
 
 
 @pytest.mark.parametrize("seed", [0, 3])
-def test_a_rare_structure_is_learned_with_leaky_relu_and_dice_over_foreground(tmp_path: Path, seed: int) -> None:
-    """ReLU and Dice over all classes stay at background with 8 of 8 seeds, the others learn it with 5 of 8.
+def test_a_rare_structure_is_learned_with_linear_last_features_where_relu_stays_at_background(
+    tmp_path: Path, seed: int
+) -> None:
+    """Of 8 seeds ReLU before the classifier learns none, features that may be below 0 all of them, to a Dice of 1.
 
-    These two seeds were seen to end alike with noise of 1e-6 to 1e-4 on the images, so another machine's rounding will
-    hardly change them.
+    Leaky ReLU and Dice over foreground learn 5. These two seeds were seen to end alike with noise of 1e-6 to 1e-4 on
+    the images, so another machine's rounding will hardly change them.
     """
-    before = train_on_rare_structure(tmp_path / "before", seed, "relu", "all")
+    before = train_on_rare_structure(tmp_path / "before", seed, BEFORE, "all")
     assert max(event["validation"]["dice"] for event in before) < 0.01
     assert before[-1]["stuck"] == 8
     assert warned(before) == [4]
-    after = train_on_rare_structure(tmp_path / "after", seed, "leaky-relu", "foreground")
-    assert max(event["validation"]["dice"] for event in after) > 0.5
+    after = train_on_rare_structure(tmp_path / "after", seed, {**BEFORE, "last_activation": "none"}, "all")
+    assert after[-1]["validation"]["dice"] > 0.9
+    assert after[-1]["stuck"] == 0
+
+
+def test_leaky_relu_and_dice_over_foreground_help_too(tmp_path: Path) -> None:
+    after = train_on_rare_structure(tmp_path, 0, {**BEFORE, "activation": "leaky-relu"}, "foreground")
+    assert max(event["validation"]["dice"] for event in after) > 0.3
     assert after[-1]["stuck"] == 0

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Task
 from polyclinic.networks import build_network, parameter_count
-from polyclinic.recipe import NetworkSettings
+from polyclinic.recipe import NetworkSettings, UNetSettings
 
 RGB = Task(("background", "nucleus"), 3, 2)
 
@@ -95,3 +96,34 @@ def test_a_module_at_a_tap_acts_in_the_forward_pass(tap: str) -> None:
     assert seen == [network.widths[tap]]
     with pytest.raises(ValueError, match="no tap 'encodr1' in this network, did you mean 'encoder1'"):
         network.insert("encodr1", "zero", Zero())
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_without_a_last_activation_features_of_the_classifier_go_below_0(dims: int) -> None:
+    """Everything before is the same: the old features are the new ones with ReLU, and so no weight has another name."""
+    task, images = Task(("a", "b", "c"), 2, dims), torch.randn(2, 2, *[16] * dims)
+    same, none = (
+        build_network(task, UNetSettings(width=4, depth=2, last_activation=last), 0) for last in ("same", "none")
+    )
+    assert same.state_dict().keys() == none.state_dict().keys()
+    before, after = same.features(images), none.features(images)
+    assert after.decoder[-1].min() < 0
+    assert torch.equal(before.decoder[-1], after.decoder[-1].relu())
+    assert torch.equal(before.decoder[0], after.decoder[0])
+    assert torch.equal(after.logits, none.head(after.decoder[-1]))
+
+
+def test_where_relu_lets_no_gradient_through_linear_features_have_one() -> None:
+    """The state in which runs were stuck: all last features off, so that all logits are the classifier's biases."""
+    task, images = Task(("a", "b", "c"), 2, 2), torch.randn(2, 2, 16, 16)
+    gradients = {}
+    for last in ("same", "none"):
+        network = build_network(task, UNetSettings(width=4, depth=2, last_activation=last), 0)
+        norm = network.get_submodule("decoder.1.convs.conv_1.adn.N")
+        with torch.no_grad():
+            norm.weight.fill_(0.1)
+            norm.bias.fill_(-5.0)
+        F.cross_entropy(network(images), torch.ones(2, 16, 16, dtype=torch.long)).backward()
+        gradients[last] = float(norm.bias.grad.abs().sum())
+    assert gradients["same"] == 0
+    assert gradients["none"] > 0

@@ -220,3 +220,10 @@ def test_fedbcs_trains_it_and_a_resumed_run_ends_the_same(dims: int, tmp_path: P
 def test_keys_of_this_network_are_refused_for_another(key: str) -> None:
     with pytest.raises(PolyclinicError, match=f"{key} needs name = 'vit', not 'unet'"):
         make_recipe({"federation": "x", "network": {key: 8 if key == "patch" else 12}})
+
+
+def test_without_a_last_activation_the_classifier_sees_features_below_0() -> None:
+    images = torch.rand(2, 2, 16, 16)
+    before, after = (small(last_activation=last).eval().features(images) for last in ("same", "none"))
+    assert after.decoder[-1].min() < 0
+    assert torch.equal(before.decoder[-1], after.decoder[-1].relu())

@@ -102,7 +102,7 @@ def test_the_recipe_of_an_older_run_folder_goes_on(tmp_path: Path) -> None:
         ({"name": "pretrained", "heads": 2}, "network: heads needs name = 'vit', not 'pretrained'"),
         ({"name": "vit", "weights": "x"}, "network: weights needs name = 'pretrained', not 'vit'"),
         ({"wdth": 8}, "unknown key 'network.wdth', did you mean 'width'?"),
-        ({"zzz": 8}, "keys in [network]: name, width, norm, upsample, bias, dropout, activation, deep_supervision, "),
+        ({"zzz": 8}, "keys in [network]: name, width, norm, upsample, bias, dropout, activation, last_activation, "),
         ({"name": 3}, "network.name = 3 is not possible: it must be text"),
         ({"depth": 7}, "network.depth = 7 is not possible"),
     ],

@@ -1,7 +1,7 @@
 """A run that finds nothing: how the server notices it, and what it says.
 
-A network whose foreground features are all off predicts background everywhere, and may do so for many rounds: thin and
-rare structures give a gradient too small to leave that state. Each site says with its validation Dice whether any
+A network whose last features of the foreground are all switched off by ReLU predicts background everywhere, and may do
+so for many rounds: only the classifier's bias can still move, slowly (``network.last_activation``). Each site says with its validation Dice whether any
 pixel was predicted as foreground. Dice alone would not tell, since a slice without any structure counts as 1 where
 nothing is predicted (``policies.empty_masks``), and in a 2D task on volumes many slices are like that.
 """
@@ -30,8 +30,8 @@ def stuck_warning(recipe: Recipe, rounds: int) -> str:
         tries.append("patches with foreground (data.patch, data.foreground)")
     elif data.foreground < 0.5:
         tries.append(f"more patches with foreground (data.foreground = {data.foreground:g})")
-    if getattr(network, "activation", None) == "relu":
-        tries.append('network.activation = "leaky-relu"')
+    if getattr(network, "last_activation", None) == "same":
+        tries.append('network.last_activation = "none"')
     if training.loss != "ce" and training.dice_classes == "all":
         tries.append('training.dice_classes = "foreground"')
     advice = f"{', '.join(tries[:-1])} or {tries[-1]}" if len(tries) > 1 else tries[0]

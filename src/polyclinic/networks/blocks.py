@@ -90,6 +90,11 @@ class TwoConvolutions(nn.Sequential):
         self.add_module("conv_1", Convolution(style, width, width, kernel))
 
 
+def drop_last_activation(block: nn.Module) -> None:
+    """Let the two convolutions of a decoder's block end with their norm; no weight changes its name by it."""
+    del block.get_submodule("convs.conv_1.adn").A
+
+
 class Down(nn.Sequential):
     """The largest value of every ``stride`` pixels along an axis, then two convolutions."""
 

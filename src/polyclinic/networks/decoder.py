@@ -17,7 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.networks.blocks import BlockStyle, Convolution, TwoConvolutions, UpSample, Upsampling, linear_mode
+from polyclinic.networks.blocks import (
+    BlockStyle,
+    Convolution,
+    TwoConvolutions,
+    UpSample,
+    Upsampling,
+    drop_last_activation,
+    linear_mode,
+)
 from polyclinic.networks.classifiers import add_auxiliary_heads, classifier_layer
 from polyclinic.recipe.network import ConvolutionSettings
 
@@ -63,6 +71,8 @@ class PyramidNetwork(SegmentationNetwork):
             _Up(style, sizes[level + 1], sizes[level], _scale(strides[level : level + 2]), settings.upsample)
             for level in reversed(range(depth))
         )
+        if settings.last_activation == "none":
+            drop_last_activation(self.decoder[-1])
         self.classifier = classifier_layer(dims, sizes[0], classes, settings.prior_bias)
         if settings.deep_supervision:
             add_auxiliary_heads(self, settings.prior_bias)

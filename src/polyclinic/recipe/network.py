@@ -96,6 +96,11 @@ class ConvolutionSettings(NetworkSettings):
     activation: Literal["relu", "leaky-relu"] = Field(
         "relu", description="after every norm; leaky-relu has a slope of 0.01 below 0, as in nnU-Net"
     )
+    last_activation: Literal["same", "none"] = Field(
+        "same",
+        description="behind the last norm, before the classifier; none: features of a class can be below 0, so that no "
+        "class gets stuck as the one whose features are all off",
+    )
     deep_supervision: bool = Field(
         False,
         description="auxiliary classifiers on the coarser decoder maps, with the weights of nnU-Net's; they are "

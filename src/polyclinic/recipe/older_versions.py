@@ -13,7 +13,7 @@ from typing import Any
 from polyclinic.recipe.network import settings_class
 
 BEFORE_THE_KEY: dict[str, dict[str, Any]] = {
-    "network": {"activation": "relu"},
+    "network": {"activation": "relu", "last_activation": "same"},
     "training": {"dice_classes": "all", "dice_over": "image"},
     "strong": {"clip": False},
     "evaluation": {"regions": "argmax"},

@@ -1,9 +1,10 @@
 """A run that finds nothing: how the server notices it, and what it says.
 
 A network whose last features of the foreground are all switched off by ReLU predicts background everywhere, and may do
-so for many rounds: only the classifier's bias can still move, slowly (``network.last_activation``). Each site says with its validation Dice whether any
-pixel was predicted as foreground. Dice alone would not tell, since a slice without any structure counts as 1 where
-nothing is predicted (``policies.empty_masks``), and in a 2D task on volumes many slices are like that.
+so for many rounds: only the classifier's bias can still move, slowly (``network.last_activation``). Each site says with
+its validation Dice whether any pixel was predicted as foreground. Dice alone would not tell, since a slice without any
+structure counts as 1 where nothing is predicted (``policies.empty_masks``), and in a 2D task on volumes many slices are
+like that.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,10 +56,11 @@ def test_a_federation_that_is_not_there_gets_a_sentence(arguments: tuple[str, ..
     assert arguments[0].removeprefix("demo:") in said.err
 
 
-def test_a_federation_with_errors_must_be_mended_first(tiny_federation: Path) -> None:
-    image = next((tiny_federation / "north" / "images").iterdir())
+def test_a_federation_with_errors_must_be_mended_first(tiny_federation: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_federation, tmp_path / "damaged")
+    image = next((folder / "north" / "images").iterdir())
     image.write_bytes(b"no image")
-    said = call("advise", str(tiny_federation))
+    said = call("advise", str(folder))
     assert said.code == 2
     assert image.name in said.err
     assert "polyclinic data check" in said.err

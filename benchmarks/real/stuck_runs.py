@@ -35,11 +35,12 @@ PHANTOM_SEEDS = range(8)
 _BEFORE = {"network.activation": "relu", "network.last_activation": "same", "training.dice_classes": "all"}
 VARIANTS: dict[str, dict[str, str]] = {
     "ReLU, Dice over all classes": _BEFORE,
-    "leaky ReLU, Dice over foreground": _BEFORE
+    "leaky ReLU of slope 0.01 everywhere, Dice over foreground": _BEFORE
     | {"network.activation": "leaky-relu", "training.dice_classes": "foreground"},
-    "none before the classifier": _BEFORE | {"network.last_activation": "none"},
-    "none before the classifier, Dice over foreground": _BEFORE
-    | {"network.last_activation": "none", "training.dice_classes": "foreground"},
+    "leaky ReLU of slope 0.1": _BEFORE | {"network.last_activation": "leaky-relu"},
+    "leaky ReLU of slope 0.1, Dice over foreground": _BEFORE
+    | {"network.last_activation": "leaky-relu", "training.dice_classes": "foreground"},
+    "none": _BEFORE | {"network.last_activation": "none"},
 }
 _HIPPOCAMPUS = {
     "training.loss": "dice-ce", "training.rounds": 20, "training.validate_every": 5, "training.stuck_after": 1,

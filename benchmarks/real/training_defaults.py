@@ -53,15 +53,15 @@ _BEFORE = {
     "training.dice_classes": "all",
 }
 _LEAKY, _FOREGROUND = {"network.activation": "leaky-relu"}, {"training.dice_classes": "foreground"}
-_LINEAR = {"network.last_activation": "none"}
+_LAST_LEAKY, _LINEAR = {"network.last_activation": "leaky-relu"}, {"network.last_activation": "none"}
 VARIANTS: dict[str, dict[str, str]] = {
     "relu, Dice over all": _BEFORE,
     "leaky + foreground": _BEFORE | _LEAKY | _FOREGROUND,
-    "linear + foreground": _BEFORE | _LINEAR | _FOREGROUND,
-    "linear": _BEFORE | _LINEAR,
+    "last leaky + foreground": _BEFORE | _LAST_LEAKY | _FOREGROUND,
+    "last none + foreground": _BEFORE | _LINEAR | _FOREGROUND,
+    "last leaky": _BEFORE | _LAST_LEAKY,
     "foreground": _BEFORE | _FOREGROUND,
-    "leaky": _BEFORE | _LEAKY,
-    "linear + foreground + deep": _BEFORE | _LINEAR | _FOREGROUND | {"network.deep_supervision": "true"},
+    "last leaky + foreground + deep": _BEFORE | _LAST_LEAKY | _FOREGROUND | {"network.deep_supervision": "true"},
 }
 
 

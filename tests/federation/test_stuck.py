@@ -42,7 +42,7 @@ def test_the_warning_names_what_can_still_be_tried() -> None:
     assert "last 5 validated rounds" in plain
     for key in ("training.lr is 0.01", "data.patch", "network.last_activation", "training.dice_classes"):
         assert key in plain
-    network, training = {"last_activation": "none"}, {"dice_classes": "foreground"}
+    network, training = {"last_activation": "leaky-relu"}, {"dice_classes": "foreground"}
     tried = stuck_warning(tiny_recipe(network=network, training=training, data={"patch": (8, 8)}), 5)
     assert "training.lr" in tried
     assert not any(key in tried for key in ("data.patch", "network.last_activation", "training.dice_classes"))
@@ -156,19 +156,16 @@ def train_on_rare_structure(
 
 
 @pytest.mark.parametrize("seed", [0, 3])
-def test_a_rare_structure_is_learned_with_linear_last_features_where_relu_stays_at_background(
-    tmp_path: Path, seed: int
-) -> None:
-    """Of 8 seeds ReLU before the classifier learns none, features that may be below 0 all of them, to a Dice of 1.
+def test_a_rare_structure_is_learned_with_leaky_relu_before_the_classifier(tmp_path: Path, seed: int) -> None:
+    """Of 8 seeds ReLU before the classifier learns none, leaky ReLU of slope 0.1 there all of them, to a Dice of 1.
 
-    Leaky ReLU and Dice over foreground learn 5. These two seeds were seen to end alike with noise of 1e-6 to 1e-4 on
-    the images, so another machine's rounding will hardly change them.
+    Leaky ReLU of slope 0.01 and Dice over foreground learn 5.
     """
     before = train_on_rare_structure(tmp_path / "before", seed, BEFORE, "all")
     assert max(event["validation"]["dice"] for event in before) < 0.01
     assert before[-1]["stuck"] == 8
     assert warned(before) == [4]
-    after = train_on_rare_structure(tmp_path / "after", seed, {**BEFORE, "last_activation": "none"}, "all")
+    after = train_on_rare_structure(tmp_path / "after", seed, {**BEFORE, "last_activation": "leaky-relu"}, "all")
     assert after[-1]["validation"]["dice"] > 0.9
     assert after[-1]["stuck"] == 0
 

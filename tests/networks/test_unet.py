@@ -99,31 +99,34 @@ def test_a_module_at_a_tap_acts_in_the_forward_pass(tap: str) -> None:
 
 
 @pytest.mark.parametrize("dims", [2, 3])
-def test_without_a_last_activation_features_of_the_classifier_go_below_0(dims: int) -> None:
-    """Everything before is the same: the old features are the new ones with ReLU, and so no weight has another name."""
+def test_the_last_activation_changes_the_features_of_the_classifier_alone(dims: int) -> None:
+    """The other features are those of ``none`` with ReLU, or leaky ReLU, behind; and no weight has another name."""
     task, images = Task(("a", "b", "c"), 2, dims), torch.randn(2, 2, *[16] * dims)
-    same, none = (
-        build_network(task, UNetSettings(width=4, depth=2, last_activation=last), 0) for last in ("same", "none")
-    )
-    assert same.state_dict().keys() == none.state_dict().keys()
-    before, after = same.features(images), none.features(images)
-    assert after.decoder[-1].min() < 0
-    assert torch.equal(before.decoder[-1], after.decoder[-1].relu())
-    assert torch.equal(before.decoder[0], after.decoder[0])
-    assert torch.equal(after.logits, none.head(after.decoder[-1]))
+    networks = {
+        last: build_network(task, UNetSettings(width=4, depth=2, last_activation=last), 0)  # type: ignore[arg-type]
+        for last in ("same", "leaky-relu", "none")
+    }
+    found = {last: network.features(images) for last, network in networks.items()}
+    plain = found["none"].decoder[-1]
+    assert plain.min() < 0
+    assert torch.equal(found["same"].decoder[-1], plain.relu())
+    assert torch.equal(found["leaky-relu"].decoder[-1], F.leaky_relu(plain, 0.1))
+    for last, network in networks.items():
+        assert network.state_dict().keys() == networks["same"].state_dict().keys()
+        assert torch.equal(found[last].decoder[0], found["same"].decoder[0])
+        assert torch.equal(found[last].logits, network.head(found[last].decoder[-1]))
 
 
-def test_where_relu_lets_no_gradient_through_linear_features_have_one() -> None:
+@pytest.mark.parametrize(("last", "passes"), [("same", False), ("leaky-relu", True), ("none", True)])
+def test_where_relu_lets_no_gradient_through_the_others_do(last: str, passes: bool) -> None:
     """The state in which runs were stuck: all last features off, so that all logits are the classifier's biases."""
-    task, images = Task(("a", "b", "c"), 2, 2), torch.randn(2, 2, 16, 16)
-    gradients = {}
-    for last in ("same", "none"):
-        network = build_network(task, UNetSettings(width=4, depth=2, last_activation=last), 0)
-        norm = network.get_submodule("decoder.1.convs.conv_1.adn.N")
-        with torch.no_grad():
-            norm.weight.fill_(0.1)
-            norm.bias.fill_(-5.0)
-        F.cross_entropy(network(images), torch.ones(2, 16, 16, dtype=torch.long)).backward()
-        gradients[last] = float(norm.bias.grad.abs().sum())
-    assert gradients["same"] == 0
-    assert gradients["none"] > 0
+    settings = UNetSettings(width=4, depth=2, last_activation=last)  # type: ignore[arg-type]
+    network = build_network(Task(("a", "b", "c"), 2, 2), settings, 0)
+    norm = network.get_submodule("decoder.1.convs.conv_1.adn.N")
+    assert isinstance(norm, torch.nn.InstanceNorm2d)
+    with torch.no_grad():
+        norm.weight.fill_(0.1)
+        norm.bias.fill_(-5.0)
+    F.cross_entropy(network(torch.randn(2, 2, 16, 16)), torch.ones(2, 16, 16, dtype=torch.long)).backward()
+    assert norm.bias.grad is not None
+    assert bool(norm.bias.grad.abs().sum() > 0) == passes

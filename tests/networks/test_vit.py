@@ -222,8 +222,8 @@ def test_keys_of_this_network_are_refused_for_another(key: str) -> None:
         make_recipe({"federation": "x", "network": {key: 8 if key == "patch" else 12}})
 
 
-def test_without_a_last_activation_the_classifier_sees_features_below_0() -> None:
+def test_the_last_activation_is_that_of_the_decoder() -> None:
     images = torch.rand(2, 2, 16, 16)
-    before, after = (small(last_activation=last).eval().features(images) for last in ("same", "none"))
+    before, after = (small(last_activation=last).eval().features(images) for last in ("same", "leaky-relu"))
     assert after.decoder[-1].min() < 0
     assert torch.equal(before.decoder[-1], after.decoder[-1].relu())

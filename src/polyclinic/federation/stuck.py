@@ -32,7 +32,7 @@ def stuck_warning(recipe: Recipe, rounds: int) -> str:
     elif data.foreground < 0.5:
         tries.append(f"more patches with foreground (data.foreground = {data.foreground:g})")
     if getattr(network, "last_activation", None) == "same":
-        tries.append('network.last_activation = "none"')
+        tries.append('network.last_activation = "leaky-relu"')
     if training.loss != "ce" and training.dice_classes == "all":
         tries.append('training.dice_classes = "foreground"')
     advice = f"{', '.join(tries[:-1])} or {tries[-1]}" if len(tries) > 1 else tries[0]

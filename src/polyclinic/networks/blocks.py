@@ -90,9 +90,18 @@ class TwoConvolutions(nn.Sequential):
         self.add_module("conv_1", Convolution(style, width, width, kernel))
 
 
-def drop_last_activation(block: nn.Module) -> None:
-    """Let the two convolutions of a decoder's block end with their norm; no weight changes its name by it."""
-    del block.get_submodule("convs.conv_1.adn").A
+LAST_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "leaky-relu": lambda: nn.LeakyReLU(0.1, inplace=True),
+    # The spatial mean of every logit is then the same for all images where the norm is an instance norm.
+    "none": nn.Identity,
+}
+"""What may stand in the place of the activation before the classifier."""
+
+
+def change_last_activation(block: nn.Module, name: str) -> None:
+    """Let the two convolutions of a decoder's block end with another activation; no weight changes its name by it."""
+    if name != "same":
+        block.get_submodule("convs.conv_1.adn").A = LAST_ACTIVATIONS[name]()
 
 
 class Down(nn.Sequential):

@@ -23,7 +23,7 @@ from polyclinic.networks.blocks import (
     TwoConvolutions,
     UpSample,
     Upsampling,
-    drop_last_activation,
+    change_last_activation,
     linear_mode,
 )
 from polyclinic.networks.classifiers import add_auxiliary_heads, classifier_layer
@@ -71,8 +71,7 @@ class PyramidNetwork(SegmentationNetwork):
             _Up(style, sizes[level + 1], sizes[level], _scale(strides[level : level + 2]), settings.upsample)
             for level in reversed(range(depth))
         )
-        if settings.last_activation == "none":
-            drop_last_activation(self.decoder[-1])
+        change_last_activation(self.decoder[-1], settings.last_activation)
         self.classifier = classifier_layer(dims, sizes[0], classes, settings.prior_bias)
         if settings.deep_supervision:
             add_auxiliary_heads(self, settings.prior_bias)

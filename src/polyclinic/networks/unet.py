@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.networks.base import SegmentationNetwork
-from polyclinic.networks.blocks import BlockStyle, Down, Size, TwoConvolutions, Up, drop_last_activation
+from polyclinic.networks.blocks import BlockStyle, Down, Size, TwoConvolutions, Up, change_last_activation
 from polyclinic.networks.classifiers import add_auxiliary_heads, classifier_layer
 from polyclinic.networks.registry import network
 from polyclinic.recipe import UNetSettings
@@ -53,8 +53,7 @@ class UNet(SegmentationNetwork):
             )
             for level in reversed(range(depth))
         )
-        if settings.last_activation == "none":
-            drop_last_activation(self.decoder[-1])
+        change_last_activation(self.decoder[-1], settings.last_activation)
         self.classifier = classifier_layer(spatial_dims, width, classes, settings.prior_bias)
         if settings.deep_supervision:
             add_auxiliary_heads(self, settings.prior_bias)

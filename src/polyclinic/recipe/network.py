@@ -96,10 +96,10 @@ class ConvolutionSettings(NetworkSettings):
     activation: Literal["relu", "leaky-relu"] = Field(
         "relu", description="after every norm; leaky-relu has a slope of 0.01 below 0, as in nnU-Net"
     )
-    last_activation: Literal["same", "none"] = Field(
+    last_activation: Literal["same", "leaky-relu", "none"] = Field(
         "same",
-        description="behind the last norm, before the classifier; none: features of a class can be below 0, so that no "
-        "class gets stuck as the one whose features are all off",
+        description="behind the last norm, before the classifier; leaky-relu has a slope of 0.1 below 0 there, so that "
+        "no class gets stuck as the one whose features are all off",
     )
     deep_supervision: bool = Field(
         False,

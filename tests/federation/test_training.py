@@ -75,7 +75,8 @@ def test_a_site_that_cannot_learn_adds_no_steps_to_pooled_images() -> None:
 
 def test_a_round_is_the_plain_pytorch_loop(tmp_path: Path) -> None:
     """FedAvg at a site, written out by hand: same batches, same steps, same weights, bit for bit."""
-    recipe = tiny_recipe(training={"clip_gradients": 0.5, "schedule": "cosine", "weight_decay": 0.01})
+    training = {"clip_gradients": 0.5, "schedule": "cosine", "weight_decay": 0.01, "dice_classes": "foreground"}
+    recipe = tiny_recipe(training=training)
     server = tiny_server(tmp_path, recipe)
     (update,) = server.engine.train(Broadcast(1, server.state.weights), ["north"])
     from polyclinic.core.seeds import generator_for
@@ -91,7 +92,7 @@ def test_a_round_is_the_plain_pytorch_loop(tmp_path: Path) -> None:
             optimizer.param_groups[0]["lr"] = 0.01 * 0.5 * (1 + math.cos(math.pi * progress))
             images, labels = data.images.batch(rows)
             optimizer.zero_grad()
-            segmentation_loss(network(images), labels, "dice-ce", "count").backward()
+            segmentation_loss(network(images), labels, "dice-ce", "count", "foreground").backward()
             nn.utils.clip_grad_norm_(network.parameters(), 0.5)
             optimizer.step()
     for name, tensor in network.state_dict().items():

@@ -12,7 +12,7 @@ from polyclinic.components.base import Context
 from polyclinic.components.objectives.fedmix import FedMix, groups_of_cases
 from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
-from polyclinic.components.toolbox.segmentation_loss import segmentation_loss, soft_label_loss
+from polyclinic.components.toolbox.segmentation_loss import loss_options, segmentation_loss, soft_label_loss
 from polyclinic.core.seeds import owner_number
 from polyclinic.data.imageset import ImageSet, Sample
 from polyclinic.data.sitedata import SiteData
@@ -23,6 +23,9 @@ from polyclinic.networks.base import SegmentationNetwork
 from support import Keeper, Keeping, tiny_recipe, tiny_server, tiny_site, tiny_task
 
 CPU = torch.device("cpu")
+
+
+LOSS = loss_options(tiny_recipe().training, tiny_recipe().policies)  # the recipe's, which FedMix takes
 
 
 def fedmix(dims: int = 2, size: tuple[int, ...] | None = None, **chosen: Any) -> FedMix:
@@ -79,12 +82,14 @@ def test_the_loss_is_the_papers(dims: int, norm: str) -> None:
     shares = means[f"labels/{owner}"][index].double()[None] / 5
 
     def own(moved: Tensor) -> Tensor:
-        return segmentation_loss(network(moved), labels)
+        return segmentation_loss(network(moved), labels, **LOSS)
 
     with torch.no_grad():
         scaled, tiny = (1 - lam) * images, 1e-3
         slope = (own(scaled + tiny * mean) - own(scaled - tiny * mean)) / (2 * tiny)
-        wanted = (1 - lam) * own(scaled) + lam * soft_label_loss(network(scaled), shares) + lam * (1 - lam) * slope
+        wanted = (
+            (1 - lam) * own(scaled) + lam * soft_label_loss(network(scaled), shares, **LOSS) + lam * (1 - lam) * slope
+        )
     torch.testing.assert_close(ours.item(), wanted.item(), rtol=1e-3, atol=1e-4)
 
 
@@ -99,8 +104,8 @@ def test_gradients_go_through_the_slope() -> None:
     ours = torch.autograd.grad(run(component, step), parameters)
     scaled = [((1 - lam) * image).requires_grad_() for image in images]
     logits = network(torch.stack(scaled))
-    own = segmentation_loss(logits, labels)
-    total = (1 - lam) * own + lam * soft_label_loss(logits, means["labels/3"].float() / 5)
+    own = segmentation_loss(logits, labels, **LOSS)
+    total = (1 - lam) * own + lam * soft_label_loss(logits, means["labels/3"].float() / 5, **LOSS)
     for image in scaled:
         (slope,) = torch.autograd.grad(own, image, create_graph=True)
         for value, other in zip(slope.flatten(), means["images/3"][0].flatten(), strict=True):
@@ -119,7 +124,8 @@ def test_the_naive_form_mixes_images() -> None:
     ours = run(component, step)
     torch.testing.assert_close(step.images, mixed)
     logits, shares = network(mixed), means["labels/3"].float() / 5
-    wanted = (1 - lam) * segmentation_loss(logits, step.labels) + lam * soft_label_loss(logits, shares)
+    own, other = segmentation_loss(logits, step.labels, **LOSS), soft_label_loss(logits, shares, **LOSS)
+    wanted = (1 - lam) * own + lam * other
     torch.testing.assert_close(ours, wanted)
     assert component.used_equations()[0].startswith("NaiveMix")
 

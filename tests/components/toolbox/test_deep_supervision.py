@@ -45,8 +45,8 @@ def test_the_loss_is_the_normalised_sum_over_resolutions() -> None:
 def test_without_heads_it_is_the_loss_of_the_logits() -> None:
     network, images, labels = unet(False), torch.randn(2, 1, 16, 16), torch.randint(3, (2, 16, 16))
     output = network.features(images)
-    found = supervised_loss(network, output, labels, TrainingSettings(), POLICIES)
-    assert torch.equal(found, segmentation_loss(output.logits, labels))
+    found = supervised_loss(network, output, labels, TrainingSettings(dice_classes="all"), POLICIES)
+    assert torch.equal(found, segmentation_loss(output.logits, labels, dice_classes="all"))
 
 
 def test_labels_of_odd_sizes_keep_their_values() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from polyclinic.components.base import Context
 from polyclinic.components.rounds import ServerRound
-from polyclinic.components.toolbox.segmentation_loss import segmentation_loss
+from polyclinic.components.toolbox.segmentation_loss import loss_options, segmentation_loss
 from polyclinic.components.updates.scaffold import Scaffold
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.seeds import owner_number
@@ -168,10 +168,12 @@ def test_option_one_is_the_gradient_at_the_received_weights(tmp_path: Path) -> N
     (update,) = [u for u in server.engine.updates if u.site == "north"]  # type: ignore[attr-defined]
     workspace, data = build_workspace(sgd_recipe(network={"norm": "instance"}), tiny_task()), tiny_site("north", 5)
     load_weights(workspace.network, start)
+    options = loss_options(workspace.recipe.training, workspace.recipe.policies)
     total = torch.zeros(())
     for part in torch.arange(5).split(2):  # the Dice of a batch is a mean over its images
         images, labels = data.images.batch(part)
-        total = total + len(part) / 5 * segmentation_loss(workspace.network(images), labels)
+        loss = segmentation_loss(workspace.network(images), labels, **options)
+        total = total + len(part) / 5 * loss
     total.backward()  # type: ignore[no-untyped-call]
     wanted = flat(workspace, {n: p.grad for n, p in workspace.network.named_parameters() if p.grad is not None})
     torch.testing.assert_close(update.shared["scaffold"]["change"], wanted, rtol=1e-4, atol=1e-6)

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import polyclinic
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.recipe.changes import with_changes
-from polyclinic.recipe.files import load_recipe
+from polyclinic.recipe.files import load_recipe, make_recipe
 from polyclinic.runs.grid_finished import is_finished
 from polyclinic.runs.grid_plan import GridRun
+from support import write_volumes
 
 
 @pytest.fixture
@@ -47,3 +50,24 @@ def test_a_relative_path_to_the_same_federation_is_the_same(run: GridRun, monkey
 def test_another_recipe_is_an_error(run: GridRun, key: str, value: object) -> None:
     with pytest.raises(PolyclinicError, match=rf"recipe\.toml: differs from the recipe to resume in {key}; resume"):
         is_finished(replace(run, recipe=with_changes(run.recipe, {key: value})))
+
+
+def test_poolings_that_a_run_settled_from_the_spacing_are_no_other_recipe(tmp_path: Path) -> None:
+    """A grid of volumes with ``network.anisotropic = "auto"`` could not go on."""
+    write_volumes(tmp_path / "fed", np.diag([1.0, 1.0, 4.0, 1.0]), shape=(16, 16, 8))
+    recipe = make_recipe(
+        {
+            "federation": str(tmp_path / "fed"),
+            "data": {"size": [16, 16, 8]},
+            "network": {"width": 2, "depth": 3, "anisotropic": "auto"},
+            "training": {"rounds": 1, "steps_per_epoch": 1, "batch_size": 1},
+            "evaluation": {"metrics": ["dice"]},
+        }
+    )
+    folder = polyclinic.run(recipe, out=tmp_path / "run").folder
+    assert load_recipe(folder / "recipe.toml").network.poolings is not None
+    run = GridRun("fedavg seed 0", "fedavg", folder, recipe, tmp_path)
+    assert is_finished(run)
+    for key, value in {"network.anisotropic": "off", "network.depth": 1, "network.width": 4}.items():
+        with pytest.raises(PolyclinicError, match="differs from the recipe"):
+            is_finished(replace(run, recipe=with_changes(recipe, {key: value})))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.recipe import Recipe
+from polyclinic.recipe import Recipe, UNetSettings
 from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import changed_keys, load_recipe
 from polyclinic.runs.folder import CHANGEABLE_KEYS, RunFolder
@@ -38,6 +38,14 @@ def _settled(recipe: Recipe, before: Recipe) -> Recipe:
         changes["evaluation.units"] = before.evaluation.units
     if recipe.engine.name == "auto":
         changes["engine.name"] = before.engine.name
+    network, settled = recipe.network, before.network
+    if isinstance(network, UNetSettings) and isinstance(settled, UNetSettings) and _is_open(network, settled):
+        changes |= {f"network.{key}": getattr(settled, key) for key in ("depth", "poolings", "kernels")}
     if os.path.realpath(recipe.federation) == os.path.realpath(before.federation):
         changes["federation"] = before.federation
     return with_changes(recipe, changes)
+
+
+def _is_open(network: UNetSettings, settled: UNetSettings) -> bool:
+    """Whether the spacing decides over poolings and kernels; ``depth`` is then the most that there may be."""
+    return network.anisotropic == "auto" and network.poolings is None and settled.depth <= network.depth

@@ -104,8 +104,12 @@ def test_what_was_worse_on_another_kind_of_federation_is_still_tried() -> None:
 
 def test_upper_references_are_never_advised() -> None:
     central = MeasuredRow("central", 90.0, 20.0, 18.0, 22.0, "better")
-    advice = advise(VESSELS, Evidence((table(VESSELS, "vessels", central),), {}))
+    gain = MeasuredRow("pathfl", 72.0, 2.0, 1.0, 3.0, "better")
+    advice = advise(VESSELS, Evidence((table(VESSELS, "vessels", central, gain),), {}))
     assert "central" not in advice.compared
+    assert advice.compared[1] == "pathfl", "once, at its first place"
+    assert advice.compared.count("pathfl") == 1
+    assert "largest gain" in advice.methods[1].reason
 
 
 def test_tables_are_those_of_the_same_question() -> None:

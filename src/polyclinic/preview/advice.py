@@ -118,7 +118,7 @@ def _candidates(traits: FederationTraits, unseen: bool, few: bool, near: list[Me
     wanted = [(reference, "the reference: what every other method has to beat")]
     for table in near[:1]:
         gain = table.best_gain()
-        if gain is not None and gain.method not in ("central", "local", "fl_upper"):
+        if gain is not None:
             wanted.append((gain.method, f"the largest gain on {table.federation}, the measured federation most alike"))
     if few:
         wanted += [
@@ -134,7 +134,10 @@ def _candidates(traits: FederationTraits, unseen: bool, few: bool, near: list[Me
         wanted.append(("pathfl", "sites look different: styles exchanged, deep features aligned"))
     if traits.dims == 3 and not few:
         wanted.append(("fsf3a", "volumes: Dice, edges and patches of deep features"))
-    return list(dict(reversed(wanted)).items())[::-1]
+    found: dict[str, str] = {}
+    for method, reason in wanted:
+        found.setdefault(method, reason)
+    return list(found.items())
 
 
 def _patch(traits: FederationTraits) -> Setting | None:

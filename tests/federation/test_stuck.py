@@ -174,9 +174,3 @@ def test_leaky_relu_and_dice_over_foreground_help_too(tmp_path: Path) -> None:
     after = train_on_rare_structure(tmp_path, 0, {**BEFORE, "activation": "leaky-relu"}, "foreground")
     assert max(event["validation"]["dice"] for event in after) > 0.3
     assert after[-1]["stuck"] == 0
-
-
-@pytest.mark.parametrize("seed", [0, 3])
-def test_the_defaults_of_a_recipe_learn_a_rare_structure(tmp_path: Path, seed: int) -> None:
-    defaults = tiny_recipe().training.dice_classes
-    assert train_on_rare_structure(tmp_path, seed, {}, defaults)[-1]["validation"]["dice"] > 0.9

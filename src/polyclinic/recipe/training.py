@@ -27,7 +27,7 @@ class TrainingSettings(Section):
         "dice-ce", description="dice-ce adds both, -mean halves the sum"
     )
     dice_classes: Literal["all", "foreground"] = Field(
-        "foreground", description="the classes whose Dice is in that loss: the background's too, or not (nnU-Net)"
+        "all", description="the classes whose Dice is in that loss: the background's too, or not (nnU-Net)"
     )
     dice_over: Literal["image", "batch"] = Field(
         "image", description="a Dice of each image, or one over all pixels of the batch (nnU-Net)"

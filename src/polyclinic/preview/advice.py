@@ -19,6 +19,7 @@ _DEFAULTS_PAGE = "benchmarks/real/training_defaults.md"
 _ALIKE = 1.5  # of `distance`: with more, the nearest measured federation is another kind
 _PATCH = 96
 _FEW_CASES = 10
+_RARE = 0.005  # share of an image
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,24 @@ def _anisotropic(traits: FederationTraits) -> Setting | None:
     return Setting("network.anisotropic", '"auto"', reason)
 
 
+def _last_activation(traits: FederationTraits) -> Setting | None:
+    rare = traits.foreground is not None and traits.foreground < _RARE
+    if not traits.is_thin and not rare:
+        return None
+    kind = "thin" if traits.is_thin else "rare"
+    reason = (
+        f"{kind} structures get stuck at background with ReLU before the classifier (benchmarks/real/stuck_runs.md)"
+    )
+    return Setting("network.last_activation", '"leaky-relu"', reason)
+
+
+def _dice_classes(traits: FederationTraits) -> Setting | None:
+    if not traits.is_thin:
+        return None
+    reason = f"the background's Dice halves the weight of a thin structure ({_DEFAULTS_PAGE}, retina_vessel)"
+    return Setting("training.dice_classes", '"foreground"', reason)
+
+
 def _depth(traits: FederationTraits) -> Setting | None:
     """As many poolings as leave two cells of the smallest image, if that is fewer than the default."""
     if traits.size is None or _anisotropic(traits) is not None:
@@ -203,7 +222,8 @@ def _steps(traits: FederationTraits) -> Setting | None:
 
 
 _SETTINGS: tuple[Callable[[FederationTraits], Setting | None], ...] = (
-    _patch, _foreground, _whole, _intensity, _anisotropic, _depth, _steps,
+    _patch, _foreground, _whole, _intensity, _anisotropic, _depth, _last_activation,
+    _dice_classes, _steps,
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from polyclinic.federation.site import Site
 from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.stuck import finds_nothing, stuck_warning
 from polyclinic.federation.workspace import build_workspace
+from polyclinic.recipe.training import TrainingSettings
 from support import Interrupted, Keeper, Killer, tiny_recipe, tiny_server, tiny_site, tiny_task
 
 
@@ -168,6 +169,11 @@ def test_a_rare_structure_is_learned_with_leaky_relu_before_the_classifier(tmp_p
     after = train_on_rare_structure(tmp_path / "after", seed, {**BEFORE, "last_activation": "leaky-relu"}, "all")
     assert after[-1]["validation"]["dice"] > 0.9
     assert after[-1]["stuck"] == 0
+
+
+def test_the_defaults_of_a_recipe_learn_a_rare_structure(tmp_path: Path) -> None:
+    after = train_on_rare_structure(tmp_path, 0, {}, TrainingSettings().dice_classes)
+    assert after[-1]["validation"]["dice"] > 0.9
 
 
 def test_leaky_relu_and_dice_over_foreground_help_too(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def keys(advice: Advice) -> dict[str, str]:
 
 
 def test_thin_structures_are_trained_in_patches_and_bulky_ones_in_whole_images() -> None:
-    thin = {"network.last_activation": '"leaky-relu"', "training.dice_classes": '"foreground"'}
+    thin = {"training.dice_classes": '"foreground"'}
     assert keys(advise(VESSELS, NOTHING)) == {"data.patch": "[96, 96]", "data.foreground": "0.5", **thin}
     assert keys(advise(VENTRICLE, NOTHING)) == {"data.size": "[192, 192]"}
     assert keys(advise(replace(VESSELS, size=(64, 64)), NOTHING)) == thin, "a patch of a small image is the image"
@@ -47,13 +47,6 @@ def test_large_volumes_are_trained_in_patches_that_three_poolings_divide() -> No
 @pytest.mark.parametrize(("size", "depth"), [((16, 16), "3"), ((12, 40), "2"), ((2, 9), "1"), ((32, 32), None)])
 def test_small_images_get_a_network_that_pools_less(size: tuple[int, ...], depth: str | None) -> None:
     assert keys(advise(replace(VESSELS, size=size), NOTHING)).get("network.depth") == depth
-
-
-def test_rare_structures_get_a_slope_before_the_classifier() -> None:
-    rare = keys(advise(replace(VENTRICLE, foreground=0.004), NOTHING))
-    assert rare["network.last_activation"] == '"leaky-relu"'
-    assert "training.dice_classes" not in rare
-    assert "network.last_activation" not in keys(advise(VENTRICLE, NOTHING))
 
 
 def test_mixed_polarity_asks_for_intensities_of_the_site() -> None:

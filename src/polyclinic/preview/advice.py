@@ -183,17 +183,6 @@ def _anisotropic(traits: FederationTraits) -> Setting | None:
     return Setting("network.anisotropic", '"auto"', reason)
 
 
-def _last_activation(traits: FederationTraits) -> Setting | None:
-    rare = traits.foreground is not None and traits.foreground < _RARE
-    if not traits.is_thin and not rare:
-        return None
-    kind = "thin" if traits.is_thin else "rare"
-    reason = (
-        f"{kind} structures get stuck at background with ReLU before the classifier (benchmarks/real/stuck_runs.md)"
-    )
-    return Setting("network.last_activation", '"leaky-relu"', reason)
-
-
 def _dice_classes(traits: FederationTraits) -> Setting | None:
     if not traits.is_thin:
         return None
@@ -222,8 +211,7 @@ def _steps(traits: FederationTraits) -> Setting | None:
 
 
 _SETTINGS: tuple[Callable[[FederationTraits], Setting | None], ...] = (
-    _patch, _foreground, _whole, _intensity, _anisotropic, _depth, _last_activation,
-    _dice_classes, _steps,
+    _patch, _foreground, _whole, _intensity, _anisotropic, _depth, _dice_classes, _steps,
 )  # fmt: skip
 
 

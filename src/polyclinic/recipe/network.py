@@ -97,7 +97,7 @@ class ConvolutionSettings(NetworkSettings):
         "relu", description="after every norm; leaky-relu has a slope of 0.01 below 0, as in nnU-Net"
     )
     last_activation: Literal["same", "leaky-relu", "none"] = Field(
-        "same",
+        "leaky-relu",
         description="behind the last norm, before the classifier; leaky-relu has a slope of 0.1 below 0 there, so that "
         "no class gets stuck as the one whose features are all off",
     )

@@ -89,6 +89,28 @@ class Grid:
 
 
 @dataclass(frozen=True)
+class Search(Grid):
+    """Settings of one method, the default first, compared on validation data with seeds that no table has."""
+
+    seeds: tuple[int, ...] = (100, 101)
+
+    def section(self, data: Path, folder: Path) -> list[str]:
+        """Validation Dice of every setting after the last round; test scores are not read."""
+        plan = self.plan(data, folder / self.name)
+        plan.save()
+        rows = [["tried", *(f"seed {seed}" for seed in self.seeds), "mean"]]
+        for method in self.methods:
+            runs = [cell.folder for cell in plan.cells if cell.method == method]
+            found = [last_validation(run) for run in runs]
+            rows.append([f"`{method}`", *(_percent([value]) for value in found), _percent(found)])
+        return [
+            f"## {self.title}", "",
+            f"Recipe: [{self.recipe}.toml](recipes/{self.recipe}.toml){self._changes()}.",
+            "", markdown_table(rows), "", "Validation Dice after the last round, in %.", "",
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Page:
     """Grids in the order in which they run. ``NAME_notes.md`` says what the tables show, and ends the page."""
 
@@ -125,6 +147,14 @@ def events(run: Path) -> list[dict[str, Any]]:
     """What a run recorded, a round a line; nothing if it has not begun."""
     path = run / "events.jsonl"
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def last_validation(run: Path) -> float | None:
+    """Validation Dice of a finished run's last round, mean over the parts of its protocol."""
+    if not (run / "summary.json").exists():
+        return None
+    last = {event["part"]: event["validation"]["dice"] for event in events(run)}
+    return mean(last.values())
 
 
 def _units(runs: Mapping[str, list[Path]]) -> str:

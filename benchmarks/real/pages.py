@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from page import Grid, Page
+from page import Grid, Page, Search
 
 _LOSSES = ("feddice", "fedinfonce", "fedsimclr", "fedfocaltversky", "fedlocalcl", "fedswav", "fsf3a")
 _UNIFORM = "fsf3a(weighting=uniform)"
@@ -59,8 +59,6 @@ FEDBCS = Page(
     ),
 )
 
-# Table 7 of the paper: each part alone, pairs of parts, all three; without SSA sites weigh by their images, as in FedAvg.
-_PARTS = ("pathfl-ssa-afa", "pathfl-ssa-cse", "pathfl-cse-afa", "pathfl-ssa", "pathfl-afa", "pathfl-cse", "pathfl")
 _PATHFL = {
     "nuclei_xmod": ("Nuclei in seven sets of four kinds", "pictures"),
     "retina_vessel": ("Vessels in retinal images of four centres", "pictures"),
@@ -75,8 +73,19 @@ PATHFL = Page(
     "pathfl",
     "PathFL before and after: intensities of the image or of the site",
     (*_SAME, "Before, recipes of PathFL had intensities from 0 to 1; now each site has its own mean and deviation."),
-    tuple(
-        Grid(
+    (
+        Search(
+            "search",
+            "Which settings: searched on nuclei",
+            "pictures",
+            (
+                "pathfl", "pathfl+cse(exclude_self=false)", "pathfl+cse(probability=0.5)",
+                "pathfl+cse(probability=0.25)", "pathfl+cse(statistics=channel)",
+                "pathfl+cse(statistics=channel,probability=0.25)",
+            ),
+            changes={"federation": "nuclei_xmod", "data.intensity": "site", "evaluation.training_images": False},
+        ),
+        *(Grid(
             f"{name}-{intensity}",
             f"{title}, `data.intensity = {intensity}`",
             recipe,
@@ -84,9 +93,9 @@ PATHFL = Page(
             changes={"federation": name, "data.intensity": intensity},
         )
         for name, (title, recipe) in _PATHFL.items()
-        for intensity in ("site", "full-range")
+        for intensity in ("site", "full-range")),
     ),
-)
+)  # fmt: skip
 
 # The strong view before: contrast, brightness and blur, the first two of which instance norm takes out again.
 _OLD_VIEW = {"strong.clip": False, "strong.gamma": 0.0, "strong.noise": 0.0}

@@ -32,7 +32,10 @@ NAME = Path(__file__).stem
 TESTS = HERE.parent.parent / "tests"
 SEEDS = (0, 1, 2)
 PHANTOM_SEEDS = range(8)
-_BEFORE = {"network.activation": "relu", "network.last_activation": "same", "training.dice_classes": "all"}
+_BEFORE = {
+    "network.activation": "relu", "network.last_activation": "same", "network.deep_supervision": "false",
+    "training.dice_classes": "all", "training.warmup": "0",
+}  # fmt: skip
 VARIANTS: dict[str, dict[str, str]] = {
     "ReLU, Dice over all classes": _BEFORE,
     "leaky ReLU of slope 0.01 everywhere, Dice over foreground": _BEFORE
@@ -41,6 +44,9 @@ VARIANTS: dict[str, dict[str, str]] = {
     "leaky ReLU of slope 0.1, Dice over foreground": _BEFORE
     | {"network.last_activation": "leaky-relu", "training.dice_classes": "foreground"},
     "none": _BEFORE | {"network.last_activation": "none"},
+    "ReLU, deep supervision": _BEFORE | {"network.deep_supervision": "true"},
+    "ReLU, warm-up of 3 rounds": _BEFORE | {"training.warmup": "3"},
+    "ReLU, first bias for a prior of 0.01": _BEFORE | {"network.prior_bias": "0.01"},
 }
 _HIPPOCAMPUS = {
     "training.loss": "dice-ce", "training.rounds": 20, "training.validate_every": 5, "training.stuck_after": 1,
@@ -67,10 +73,13 @@ def phantom() -> list[str]:
     rows = [["before the classifier", *(f"seed {seed}" for seed in PHANTOM_SEEDS)]]
     for variant, changes in VARIANTS.items():
         network = {key.split(".")[1]: value for key, value in changes.items() if key.startswith("network.")}
+        warmup = int(changes.get("training.warmup", 0))
         cells = []
         for seed in PHANTOM_SEEDS:
             with tempfile.TemporaryDirectory() as folder:
-                events = tests.train_on_rare_structure(Path(folder), seed, network, changes["training.dice_classes"])
+                events = tests.train_on_rare_structure(
+                    Path(folder), seed, network, changes["training.dice_classes"], warmup
+                )
             cells.append(f"{events[-1]['validation']['dice']:.2f}")
         rows.append([variant, *cells])
     return ["## A phantom: four pixels of structure in 48 x 48", "", markdown_table(rows), ""]

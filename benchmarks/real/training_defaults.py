@@ -51,6 +51,7 @@ _BEFORE = {
     "network.last_activation": "same",
     "network.deep_supervision": "false",
     "training.dice_classes": "all",
+    "training.warmup": "0",
 }
 _LEAKY, _FOREGROUND = {"network.activation": "leaky-relu"}, {"training.dice_classes": "foreground"}
 _LAST_LEAKY, _LINEAR = {"network.last_activation": "leaky-relu"}, {"network.last_activation": "none"}
@@ -61,7 +62,9 @@ VARIANTS: dict[str, dict[str, str]] = {
     "last none + foreground": _BEFORE | _LINEAR | _FOREGROUND,
     "last leaky": _BEFORE | _LAST_LEAKY,
     "foreground": _BEFORE | _FOREGROUND,
-    "last leaky + foreground + deep": _BEFORE | _LAST_LEAKY | _FOREGROUND | {"network.deep_supervision": "true"},
+    "last leaky + deep supervision": _BEFORE | _LAST_LEAKY | {"network.deep_supervision": "true"},
+    "last leaky + warm-up of 3": _BEFORE | _LAST_LEAKY | {"training.warmup": "3"},
+    "last leaky + prior 0.01": _BEFORE | _LAST_LEAKY | {"network.prior_bias": "0.01"},
 }
 
 

@@ -141,10 +141,10 @@ BEFORE = {"activation": "relu", "last_activation": "same"}
 
 
 def train_on_rare_structure(
-    folder: Path, seed: int, network: dict[str, Any], dice_classes: str
+    folder: Path, seed: int, network: dict[str, Any], dice_classes: str, warmup: int = 0
 ) -> list[dict[str, Any]]:
     training = {"rounds": 8, "local_epochs": 1, "steps_per_epoch": 6, "batch_size": 4, "dice_classes": dice_classes}
-    training |= {"optimizer": "sgd", "lr": 0.2, "momentum": 0.9}
+    training |= {"optimizer": "sgd", "lr": 0.2, "momentum": 0.9, "warmup": warmup}
     network = {"width": 4, "depth": 3, "norm": "instance", **network}
     recipe = tiny_recipe(seed=seed, network=network, training=training)  # type: ignore[arg-type]
     workspace = build_workspace(recipe, Task(("background", "spot"), 1, 2))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 from records import keep, restore
@@ -55,6 +55,19 @@ class Grid:
         """Whether every run below ``out`` has its result."""
         return all((cell.folder / "summary.json").exists() for cell in self.plan(data, out).cells)
 
+    def has_begun(self, data: Path, out: Path) -> bool:
+        """Whether every method has at least one result below ``out``."""
+        done = {cell.method for cell in self.plan(data, out).cells if (cell.folder / "summary.json").exists()}
+        return done == set(self.methods)
+
+    def scores(self, data: Path, folder: Path, method: str) -> list[float]:
+        """Average test Dice of a method in %, by seed; nothing until all seeds are done."""
+        runs = [
+            cell.folder / "summary.json" for cell in self.plan(data, folder / self.name).cells if cell.method == method
+        ]
+        done = bool(runs) and all(run.exists() for run in runs)
+        return [100 * read_json(run)["average"]["dice"] for run in runs] if done else []
+
     def section(self, data: Path, folder: Path) -> list[str]:
         """Everything about this grid, from its run folders."""
         out, recipe = folder / self.name, self.recipe_on(data)
@@ -102,7 +115,7 @@ class Search(Grid):
         for method in self.methods:
             runs = [cell.folder for cell in plan.cells if cell.method == method]
             found = [last_validation(run) for run in runs]
-            rows.append([f"`{method}`", *(_percent([value]) for value in found), _percent(found)])
+            rows.append([method, *(_percent([value]) for value in found), _percent(found)])
         return [
             f"## {self.title}", "",
             f"Recipe: [{self.recipe}.toml](recipes/{self.recipe}.toml){self._changes()}.",
@@ -118,6 +131,8 @@ class Page:
     title: str
     about: tuple[str, ...]
     grids: tuple[Grid, ...]
+    overall: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
+    """One table of the whole page: for a row's title, and the title of a column, the grid and the method."""
 
     def make(self, data: Path, folder: Path, jobs: int | None, train: bool = True) -> Path:
         """Restore recorded runs, train what is missing, record it after each grid, and write the page."""
@@ -137,10 +152,33 @@ class Page:
         notes = HERE / f"{self.name}_notes.md"
         if notes.exists():
             lines += [notes.read_text(encoding="utf-8").strip(), ""]
-        for grid in self.grids:
+        lines += self._overall(data, folder)
+        begun = [grid for grid in self.grids if grid.has_begun(data, folder / grid.name)]
+        for grid in begun:
             lines += grid.section(data, folder)
+        if len(begun) < len(self.grids):
+            titles = "; ".join(grid.title for grid in self.grids if grid not in begun)
+            lines += ["## Not run yet", "", f"{titles}.", ""]
         lines += [f"The runs behind it, without weights: [records/{self.name}.tar.xz](records/{self.name}.tar.xz).", ""]
         return "\n".join(lines)
+
+    def _overall(self, data: Path, folder: Path) -> list[str]:
+        """Test Dice of the rows of ``overall``, mean and deviation over seeds; a cell is empty until all seeds ran."""
+        if not self.overall:
+            return []
+        columns = list(dict.fromkeys(column for row in self.overall.values() for column in row))
+        grids = {grid.name: grid for grid in self.grids}
+        rows = [["", *columns]]
+        for title, cells in self.overall.items():
+            found = [
+                _spread(grids[cells[c][0]].scores(data, folder, cells[c][1])) if c in cells else "" for c in columns
+            ]
+            rows.append([title, *found])
+        return ["## Before and after", "", markdown_table(rows), "", "Test Dice in %, mean over sites.", ""]
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{mean(values):.2f} ± {stdev(values):.2f}" if len(values) > 1 else ""
 
 
 def events(run: Path) -> list[dict[str, Any]]:

@@ -73,6 +73,17 @@ FEDBCS = Page(
             ("brain_lgg", "Glioma in MR slices of four hospitals", "slices", _FEDBCS, {}),
         )),
     ),
+    overall={
+        title: {
+            "vessels": ("retina_vessel", method), "vessels, batch norm": ("retina_vessel-batch", method),
+            "left ventricle": ("cardiac_lv", method), "glioma": ("brain_lgg", method),
+        }
+        for title, method in {
+            "FedAvg, by samples": "fedavg", "FedAvg, uniform": _BOTH_MEANS[1],
+            "before: anchors of the foreground": "fedbcs(anchors=foreground)", "after: all classes": "fedbcs",
+            "all classes, weight 0.1": "fedbcs(weight=0.1)",
+        }.items()
+    },
 )  # fmt: skip
 
 _PATHFL = {
@@ -121,6 +132,17 @@ PATHFL = Page(
             changes={"federation": "retina_vessel", "data.intensity": "site", "network.norm": "batch"},
         ),
     ),
+    overall={
+        title: {name: (f"{name}-{intensity}", method) for name in _PATHFL}
+        for title, intensity, method in (
+            ("before: FedAvg, full range", "full-range", "fedavg"),
+            ("before: PathFL, full range, CSE on every image", "full-range", _ALL_IMAGES),
+            ("FedAvg by samples, intensities of the site", "site", "fedavg"),
+            ("FedAvg uniform, intensities of the site", "site", _BOTH_MEANS[1]),
+            ("PathFL, intensities of the site, CSE on every image", "site", _ALL_IMAGES),
+            ("PathFL, intensities of the site, CSE on a quarter", "site", _FEW_IMAGES),
+        )
+    },
 )  # fmt: skip
 
 # The strong view before: contrast, brightness and blur, the first two of which instance norm takes out again.
@@ -156,6 +178,15 @@ FGASL = Page(
             ("before", "the old strong view", ("fixmatch", "fgasl"), _OLD_VIEW),
         )
     ),
+    overall={
+        title: {name: (f"{name}-{view}", method) for name in ("retina_vessel", "cardiac_lv", "brain_lgg")}
+        for title, view, method in (
+            ("FedAvg on the labels alone (`fl_lower`)", "after", "fl_lower"),
+            ("before: FixMatch", "before", "fixmatch"), ("before: FGASL", "before", "fgasl"),
+            ("after: FixMatch", "after", "fixmatch"), ("after: FGASL", "after", "fgasl"),
+            ("FedAvg with all labels (`fl_upper`)", "after", "fl_upper"),
+        )
+    },
 )  # fmt: skip
 
 PAGES = {page.name: page for page in (FSF3A, FEDBCS, PATHFL, FGASL)}

@@ -16,7 +16,16 @@ from polyclinic.core.files import atomic_write, write_text
 from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import load_recipe, recipe_text
 
-FILES = ("recipe.toml", "versions.json", "split.csv", "events.jsonl", "cases.csv", "cases-round-*.csv", "summary.json")
+FILES = (
+    "recipe.toml",
+    "versions.json",
+    "method.json",
+    "split.csv",
+    "events.jsonl",
+    "cases.csv",
+    "cases-round-*.csv",
+    "summary.json",
+)
 LIMIT = 1_000_000_000  # bytes of all records of a file
 
 

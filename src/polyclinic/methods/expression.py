@@ -43,6 +43,11 @@ def _contents(method: Method) -> object:
     return method.pooled, method.all_labels, parts
 
 
+def settled_parts(method: Method) -> list[dict[str, Any]]:
+    """The components of a method with all of their settings, as data that JSON can hold."""
+    return [{"component": part.component, "settings": validated(part).model_dump(mode="json")} for part in method.parts]
+
+
 def _described(method: Method, whole: Method) -> Method:
     """A method with other components is not what the summary and the paper of the whole one speak of."""
     had, has = ([p.component for p in one.parts] for one in (whole, method))

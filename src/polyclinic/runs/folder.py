@@ -14,6 +14,7 @@ from polyclinic.core.locks import exclusive_lock
 from polyclinic.core.version import installed_versions
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import changed_keys, load_recipe, recipe_text
+from polyclinic.runs.method_record import method_changes, write_method
 
 CHANGEABLE_KEYS = (
     "training.quorum",
@@ -95,6 +96,7 @@ class RunFolder:
             return
         # The recipe comes last: it is what makes the folder a run, and a kill may come in between.
         write_json(self.path / "versions.json", {"seed": recipe.seed, **installed_versions()})
+        write_method(self.path, recipe.method)
         write_text(self.recipe_file, recipe_text(recipe))
 
     def changes(self, recipe: Recipe) -> list[str]:
@@ -103,7 +105,7 @@ class RunFolder:
         changed = [key for key in changed_keys(before, recipe) if not key.startswith(CHANGEABLE_KEYS)]
         if {before.engine.name, recipe.engine.name} <= SAME_WEIGHTS and "engine.name" in changed:
             changed.remove("engine.name")
-        return changed
+        return changed + method_changes(self.path, before.method)
 
     def write_fixed(self, name: str, text: str) -> None:
         """Write what must not change while a run lasts; a resumed or finished run must find what it started with."""

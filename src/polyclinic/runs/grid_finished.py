@@ -10,6 +10,7 @@ from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import changed_keys, load_recipe
 from polyclinic.runs.folder import CHANGEABLE_KEYS, RunFolder
 from polyclinic.runs.grid_plan import GridRun
+from polyclinic.runs.method_record import method_changes
 
 
 def is_finished(run: GridRun) -> bool:
@@ -21,6 +22,7 @@ def is_finished(run: GridRun) -> bool:
         changed = [
             key for key in changed_keys(before, _settled(run.recipe, before)) if not key.startswith(CHANGEABLE_KEYS)
         ]
+        changed += method_changes(run.folder, before.method)
         if changed:
             raise PolyclinicError(
                 f"{folder.recipe_file}: differs from the recipe to resume in {', '.join(changed)}; "

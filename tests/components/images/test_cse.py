@@ -30,9 +30,12 @@ from polyclinic.recipe import DataSettings
 from support import assert_same, final_tensors, tiny_recipe, tiny_server, tiny_site, tiny_task
 
 Tensors = dict[str, torch.Tensor]
+EVERY_IMAGE = "fedavg+cse(probability=1)"
 
 
 def make(channels: int = 2, dims: int = 2, intensity: str = "none", **own: Any) -> Cse:
+    """On every image, as eqs. 8 and 9 are written; the default is a share of them."""
+    own = {"probability": 1, **own}
     task = Task(("a", "b"), channels, dims)
     data = DataSettings.model_validate({"intensity": intensity})
     return Cse(Cse.Settings(**own), Context(task, value_range=data.value_range, keeps_style=data.keeps_style))
@@ -223,7 +226,9 @@ def test_an_absent_site_stays_in_the_pool_with_its_last_style() -> None:
     assert make(1).combine(None, {}) == {}  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("method", ["fedavg+cse", "fedavg+cse+weight_perturbation", "fedavg+cse(statistics=channel)"])
+@pytest.mark.parametrize(
+    "method", [EVERY_IMAGE, f"{EVERY_IMAGE}+weight_perturbation", "fedavg+cse(statistics=channel,probability=1)"]
+)
 @pytest.mark.parametrize("dims", [2, 3])
 def test_what_leaves_is_the_mean_style_of_the_unchanged_images(method: str, dims: int, tmp_path: Path) -> None:
     """In the second round images are changed, and the shared style is still that of the first."""
@@ -268,15 +273,26 @@ def test_a_site_without_labels_shares_the_style_of_its_other_images() -> None:
 # ---- in a run -----------------------------------------------------------------------------------------------------
 
 
-def test_probability_zero_is_fedavg_bit_for_bit_and_the_default_is_not(tmp_path: Path) -> None:
+def test_probability_zero_is_fedavg_bit_for_bit_and_one_is_not(tmp_path: Path) -> None:
     ends = {}
-    for method in ("fedavg", "fedavg+cse(probability=0)", "fedavg+cse"):
+    for method in ("fedavg", "fedavg+cse(probability=0)", EVERY_IMAGE):
         server = tiny_server(tmp_path / method, tiny_recipe(method, training={"rounds": 2, "local_epochs": 1}))
         server.fit()
         ends[method] = {n: t for n, t in final_tensors(server).items() if not n.startswith("server/")}
-    plain, zero, default = ends.values()
+    plain, zero, one = ends.values()
     assert_same(plain, zero)
-    assert any(not torch.equal(plain[name], default[name]) for name in plain)
+    assert any(not torch.equal(plain[name], one[name]) for name in plain)
+
+
+def test_a_quarter_of_the_images_is_changed_by_default() -> None:
+    count = 4000
+    step = a_step(torch.rand(count, 1, 4, 4))
+    before = step.images.clone()
+    task = Task(("a", "b"), 1, 2)
+    component = Cse(Cse.Settings(), Context(task, value_range=None, keeps_style=True))
+    begin(component, pool_of(other=([5.0], [2.0]))).on_images(step)
+    changed = (step.images != before).flatten(1).any(1).float().mean()
+    assert abs(float(changed) - 0.25) < 4 * (0.25 * 0.75 / count) ** 0.5
 
 
 def test_the_intensity_of_the_recipe_is_known_and_a_useless_one_is_said() -> None:
@@ -348,8 +364,8 @@ def test_cse_does_not_harm_sites_of_opposite_polarity_whose_intensities_are_thei
     dice = {
         (intensity, method): polar_dice(method, intensity, tmp_path / intensity / method)
         for intensity in ("full-range", "site")
-        for method in ("fedavg", "fedavg+cse")
+        for method in ("fedavg", EVERY_IMAGE)
     }
-    assert dice["full-range", "fedavg+cse"] < dice["full-range", "fedavg"] - 0.2
-    assert dice["site", "fedavg+cse"] > dice["site", "fedavg"] - 0.1
-    assert dice["site", "fedavg+cse"] > dice["full-range", "fedavg+cse"] + 0.1
+    assert dice["full-range", EVERY_IMAGE] < dice["full-range", "fedavg"] - 0.2
+    assert dice["site", EVERY_IMAGE] > dice["site", "fedavg"] - 0.1
+    assert dice["site", EVERY_IMAGE] > dice["full-range", EVERY_IMAGE] + 0.1

@@ -1,0 +1,46 @@
+"""What a run's method consisted of when the run began: another version may have other defaults under the same name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from polyclinic.core.files import read_json, write_json
+from polyclinic.methods.expression import parse_method, settled_parts
+
+FILE = "method.json"
+
+
+def write_method(folder: Path, expression: str) -> None:
+    """Keep the components of a run's method with all of their settings."""
+    write_json(folder / FILE, settled_parts(parse_method(expression)))
+
+
+def method_changes(folder: Path, expression: str) -> list[str]:
+    """The settings, such as ``cse.probability``, that a method of the same name had otherwise when the run began.
+
+    A setting that did not exist then is not compared. A run from before the record has it in its summary, once that is
+    there; where neither is, nothing is known.
+    """
+    recorded = _recorded(folder)
+    if recorded is None:
+        return []
+    now = {part["component"]: part["settings"] for part in settled_parts(parse_method(expression))}
+    if set(recorded) != set(now):
+        return ["method"]
+    return [
+        f"{component}.{key}"
+        for component, settings in recorded.items()
+        for key, value in settings.items()
+        if key not in now[component] or now[component][key] != value
+    ]
+
+
+def _recorded(folder: Path) -> dict[str, dict[str, Any]] | None:
+    if (folder / FILE).exists():
+        parts = read_json(folder / FILE)
+    elif (folder / "summary.json").exists():
+        parts = read_json(folder / "summary.json").get("components")
+    else:
+        parts = None
+    return None if parts is None else {part["component"]: part["settings"] for part in parts}

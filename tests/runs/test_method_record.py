@@ -1,0 +1,96 @@
+"""A run knows what its method consisted of, whatever a later version's defaults are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import read_json, write_json
+from polyclinic.core.tensor_files import save_tensors
+from polyclinic.recipe.files import load_recipe
+from polyclinic.runs.folder import RunFolder
+from polyclinic.runs.grid_finished import is_finished
+from polyclinic.runs.grid_plan import GridRun
+from polyclinic.runs.method_record import method_changes, write_method
+from support import tiny_recipe
+
+METHOD = "fedprox(mu=0.1)"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A run that was begun, with one round done."""
+    folder = RunFolder(tmp_path / "run")
+    folder.open(tiny_recipe(METHOD), resume=False)
+    save_tensors(folder.part("all") / "server.safetensors", {}, {"round": 1})
+    return folder
+
+
+def as_if_begun_with(folder: RunFolder, mu: float) -> None:
+    parts = read_json(folder.path / "method.json")
+    write_json(
+        folder.path / "method.json",
+        [
+            {**part, "settings": {**part["settings"], "mu": mu}} if part["component"] == "proximal" else part
+            for part in parts
+        ],
+    )
+
+
+def in_a_grid(folder: RunFolder) -> GridRun:
+    return GridRun("one", METHOD, folder.path, load_recipe(folder.recipe_file), folder.path.parent)
+
+
+def test_every_component_is_written_down_with_all_of_its_settings(folder: RunFolder) -> None:
+    parts = {part["component"]: part["settings"] for part in json.loads((folder.path / "method.json").read_text())}
+    assert set(parts) == {"weighted_mean", "proximal"}
+    assert parts["proximal"]["mu"] == 0.1
+    assert parts["weighted_mean"]["weighting"] == "samples"
+
+
+def test_the_same_method_goes_on_and_counts_as_finished(folder: RunFolder) -> None:
+    folder.open(load_recipe(folder.recipe_file), resume=True)
+    assert method_changes(folder.path, METHOD) == []
+    (folder.path / "summary.json").write_text("{}")
+    assert is_finished(in_a_grid(folder))
+
+
+def test_a_default_that_another_version_changed_is_named_and_the_run_does_not_go_on(folder: RunFolder) -> None:
+    """The recipe's text is the same, and the weights would not be."""
+    as_if_begun_with(folder, 0.3)
+    with pytest.raises(PolyclinicError, match=r"differs from the recipe to resume in proximal\.mu; resume"):
+        folder.open(load_recipe(folder.recipe_file), resume=True)
+    with pytest.raises(PolyclinicError, match=r"differs from the recipe to resume in proximal\.mu; resume"):
+        is_finished(in_a_grid(folder))
+
+
+def test_a_method_of_other_components_is_another_method(tmp_path: Path) -> None:
+    write_method(tmp_path, METHOD)
+    assert method_changes(tmp_path, "fedavg") == ["method"]
+
+
+def test_a_setting_that_did_not_exist_then_is_not_compared(folder: RunFolder) -> None:
+    parts = read_json(folder.path / "method.json")
+    for part in parts:
+        part["settings"].pop("weighting", None)
+    write_json(folder.path / "method.json", parts)
+    assert method_changes(folder.path, METHOD) == []
+
+
+def test_a_setting_that_is_gone_is_named(folder: RunFolder) -> None:
+    parts = read_json(folder.path / "method.json")
+    parts[0]["settings"]["former"] = 1
+    write_json(folder.path / "method.json", parts)
+    assert method_changes(folder.path, METHOD) == [f"{parts[0]['component']}.former"]
+
+
+def test_a_run_from_before_the_record_is_known_by_its_summary_or_not_at_all(folder: RunFolder) -> None:
+    parts = read_json(folder.path / "method.json")
+    (folder.path / "method.json").unlink()
+    assert method_changes(folder.path, METHOD) == []
+    parts[1]["settings"]["mu"] = 0.7
+    write_json(folder.path / "summary.json", {"components": parts})
+    assert method_changes(folder.path, METHOD) == [f"{parts[1]['component']}.mu"]

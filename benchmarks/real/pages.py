@@ -42,22 +42,24 @@ _SAME = (
     "place and the steps of all sites together.",
 )
 _BOTH_MEANS = ("fedavg", "fedavg(weighting=uniform)", "local", "central")
-# As released, with foreground alone as anchors; as the paper's eqs. 15 and 16, all classes; with a smaller weight.
-_FEDBCS = (*_BOTH_MEANS[:2], "fedbcs(anchors=foreground)", "fedbcs", "fedbcs(weight=0.1)")
+# As released, with foreground alone as anchors; as the paper's eqs. 15 and 16, all classes; with a smaller weight. All
+# settings that matter are named, so that no default moves a row.
+_FOREGROUND, _ALL, _LESS = "fedbcs(anchors=foreground,weight=1)", "fedbcs(weight=1)", "fedbcs(weight=0.1)"
+_FEDBCS = (*_BOTH_MEANS[:2], _FOREGROUND, _ALL, _LESS)
 # Table 2 of the paper: each part alone.
-_FEDBCS_PARTS = ("fedbcs-cdpa", "fedbcs-fsr", "fedbcs(weight=0.1)-fsr")
+_FEDBCS_PARTS = ("fedbcs-cdpa", "fedbcs(weight=1)-fsr")
 
 FEDBCS = Page(
     "fedbcs",
     "FedBCS before and after: which pixels are anchors of CDPA",
-    (*_SAME, "`fedbcs(anchors=foreground)` was the default before, as in the released code."),
+    (*_SAME, f"`{_FOREGROUND}` was the default before, as in the released code."),
     (
         Search(
             "search",
             "Which settings: searched on vessels",
             "pictures",
             (
-                "fedbcs", "fedbcs(weight=0.3)", "fedbcs(weight=0.1)", "fedbcs(weight=0.03)",
+                "fedbcs(weight=1)", "fedbcs(weight=0.3)", "fedbcs(weight=0.1)", "fedbcs(weight=0.03)",
                 "fedbcs(tau=0.1,weight=0.1)", "fedbcs(tau=0.005,weight=0.1)",
             ),
             changes={"federation": "retina_vessel", "evaluation.training_images": False},
@@ -80,8 +82,8 @@ FEDBCS = Page(
         }
         for title, method in {
             "FedAvg, by samples": "fedavg", "FedAvg, uniform": _BOTH_MEANS[1],
-            "before: anchors of the foreground": "fedbcs(anchors=foreground)", "after: all classes": "fedbcs",
-            "all classes, weight 0.1": "fedbcs(weight=0.1)",
+            "before: anchors of the foreground": _FOREGROUND, "all classes as anchors": _ALL,
+            "all classes, weight 0.1": _LESS,
         }.items()
     },
 )  # fmt: skip
@@ -109,8 +111,8 @@ PATHFL = Page(
             "Which settings: searched on nuclei",
             "pictures",
             (
-                "pathfl", "pathfl+cse(exclude_self=false)", "pathfl+cse(probability=0.5)",
-                "pathfl+cse(probability=0.25)", "pathfl+cse(statistics=channel)",
+                _ALL_IMAGES, "pathfl+cse(exclude_self=false,probability=1)", "pathfl+cse(probability=0.5)",
+                _FEW_IMAGES, "pathfl+cse(statistics=channel,probability=1)",
                 "pathfl+cse(statistics=channel,probability=0.25)",
             ),
             changes={"federation": "nuclei_xmod", "data.intensity": "site", "evaluation.training_images": False},

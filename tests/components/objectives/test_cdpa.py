@@ -31,7 +31,7 @@ def setting(dims: int = 2, size: int = 16, classes: int = 3, depth: int = 3, bat
     """A component, a network with its modules, and a step after the forward pass."""
     task = Task(tuple(f"class{i}" for i in range(classes)), 1, dims)
     network = build_network(task, NetworkSettings(width=2, depth=depth), seed=0)
-    component = Cdpa(Cdpa.Settings(channels=CHANNELS, **settings), Context(task))
+    component = Cdpa(Cdpa.Settings(channels=CHANNELS, **{"weight": 1.0, **settings}), Context(task))
     torch.manual_seed(1)
     component.install(network)
     images = torch.rand(batch, 1, *[size] * dims)
@@ -97,7 +97,7 @@ def naive_loss(case: Any, shared: dict[str, Tensor], strides: dict[str, int], **
                 terms.append(contrast + (2 * square.sum() if summed else square.mean()))
             per_class.append(torch.stack(terms).mean())
         total = total + (torch.stack(per_class).mean() if per_class else 0.0) / 2
-    return total
+    return settings.get("weight", 1.0) * total
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def naive_loss(case: Any, shared: dict[str, Tensor], strides: dict[str, int], **
     [
         {},
         {"dims": 3, "size": 16, "batch": 1, "decoder_stride": 2},
-        {"classes": 2},
+        {"classes": 2, "weight": 0.3},
         {"context": "deepest"},
         {"encoder_stride": 1, "decoder_stride": 4, "context": "deepest", "classes": 2},
         {"anchors": "foreground", "tau": 0.1},
@@ -231,7 +231,7 @@ def class_means_after_shared_shifts(anchors: str) -> Tensor:
     Pixels are two overlapping clouds, a quarter of them foreground; prototypes follow the pixels every round.
     """
     generator = torch.Generator().manual_seed(0)
-    component = Cdpa(Cdpa.Settings(anchors=anchors), Context(Task(("background", "vessel"), 1, 2)))
+    component = Cdpa(Cdpa.Settings(anchors=anchors, weight=1.0), Context(Task(("background", "vessel"), 1, 2)))
     labels = (torch.rand(1, 24, 24, generator=generator) < 0.25).long()
     pixels = 0.2 * torch.randn(2, 16, generator=generator)[labels].movedim(-1, 1)
     pixels = pixels + torch.randn(pixels.shape, generator=generator)
@@ -250,13 +250,16 @@ def class_means_after_shared_shifts(anchors: str) -> Tensor:
     return means()
 
 
+def test_defaults_are_those_that_were_measured() -> None:
+    assert (Cdpa.Settings().anchors, Cdpa.Settings().weight) == ("all", 0.1)
+
+
 @pytest.mark.parametrize(("anchors", "collapses"), [("all", False), ("foreground", True)])
 def test_cdpa_does_not_pull_the_classes_together(anchors: str, collapses: bool) -> None:
     """With anchors of the foreground alone a shift of all pixels lowers the loss and separates nothing."""
     first, second = class_means_after_shared_shifts(anchors)
     cosine = float(F.cosine_similarity(first, second, dim=0))
     assert cosine > 0.95 if collapses else cosine < 0.3
-    assert Cdpa.Settings().anchors == "all"
 
 
 def test_half_precision_features_give_a_float32_loss() -> None:

@@ -61,7 +61,7 @@ class Grid:
         return done == set(self.methods)
 
     def scores(self, data: Path, folder: Path, method: str) -> list[float]:
-        """Average test Dice of a method in %, by seed; nothing until all seeds are done."""
+        """Average test Dice of a method in %, by seed; nothing until all seeds are done, or if it is not in the grid."""
         runs = [
             cell.folder / "summary.json" for cell in self.plan(data, folder / self.name).cells if cell.method == method
         ]

@@ -61,7 +61,7 @@ class Grid:
         return done == set(self.methods)
 
     def scores(self, data: Path, folder: Path, method: str) -> list[float]:
-        """Average test Dice of a method in %, by seed; nothing until all seeds are done, or if it is not in the grid."""
+        """Average test Dice of a method in %, by seed; nothing until all seeds are done, or if it has no row here."""
         runs = [
             cell.folder / "summary.json" for cell in self.plan(data, folder / self.name).cells if cell.method == method
         ]
@@ -208,13 +208,14 @@ def gap_closed(compared: Comparison) -> list[str]:
         ends = [compared.mean(method, "average") if method in compared.methods else None for method in (lower, upper)]
         if ends[0] is None or ends[1] is None or ends[1] <= ends[0]:
             continue
+        between = {m: v for m in compared.methods if m not in (lower, upper) and (v := compared.mean(m, "average"))}
+        title = [f"### Between `{lower}` and `{upper}`", ""]
+        if max(between.values()) <= ends[0]:
+            return [*title, f"Every method is below `{lower}`: there is no share of the gap to speak of.", ""]
         rows = [["method", "share of the gap"]]
-        for method in compared.methods:
-            value = compared.mean(method, "average")
-            if value is not None and method not in (lower, upper):
-                rows.append([method, f"{(value - ends[0]) / (ends[1] - ends[0]):.0%}"])
+        rows += [[method, f"{(value - ends[0]) / (ends[1] - ends[0]):.0%}"] for method, value in between.items()]
         return [
-            f"### Between `{lower}` and `{upper}`", "", markdown_table(rows), "",
+            *title, markdown_table(rows), "",
             f"Of the {100 * (ends[1] - ends[0]):.2f} points of Dice between the two references; means over seeds.", "",
         ]  # fmt: skip
     return []

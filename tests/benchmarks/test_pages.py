@@ -80,6 +80,10 @@ def test_shares_of_the_gap_are_between_the_two_references(pages: ModuleType) -> 
     assert "| worse | -33% |" in text
     assert "30.00 points" in text
     assert "| central |" not in text
+    below = {**values, "local": {"average": [0.85]}, "central": {"average": [0.9]}}
+    assert "Every method is below `local`" in "\n".join(
+        page.gap_closed(Comparison("dice", tuple(below), (), below))  # type: ignore[arg-type]
+    )
     without = {method: own for method, own in values.items() if method != "central"}
     assert page.gap_closed(Comparison("dice", tuple(without), (), without)) == []
     assert page.gap_closed(Comparison("dice", ("local", "central"), (), {**values, "central": values["worse"]})) == []

@@ -33,7 +33,7 @@ def tables(folder: Path, traits: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for page in PAGES.values():
         restore(HERE / "records" / f"{page.name}.tar.xz", folder / page.name, folder)
-        for grid in page.grids:
+        for grid in filter(lambda one: one.advises, page.grids):
             entry = table(page, grid, folder)
             if entry is not None and entry["federation"] in traits:
                 found.append({**entry, "traits": traits[entry["federation"]]})

@@ -35,6 +35,8 @@ class Grid:
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Tables of some of the methods, by title; without any there is one of all."""
     reference: str = ""
+    advises: bool = True
+    """Whether `polyclinic advise` takes it as evidence: a test of methods, with a network that it would advise."""
 
     def recipe_on(self, data: Path) -> Recipe:
         """The recipe with its federation in the folder ``data``."""
@@ -106,6 +108,7 @@ class Search(Grid):
     """Settings of one method, the default first, compared on validation data with seeds that no table has."""
 
     seeds: tuple[int, ...] = (100, 101)
+    advises: bool = False
 
     def section(self, data: Path, folder: Path) -> list[str]:
         """Validation Dice of every setting after the last round; test scores are not read."""

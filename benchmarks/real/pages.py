@@ -63,7 +63,10 @@ FEDBCS = Page(
             ),
             changes={"federation": "retina_vessel", "evaluation.training_images": False},
         ),
-        *(Grid(name, title, recipe, rows, changes={"federation": name.removesuffix("-batch"), **changes})
+        *(Grid(
+            name, title, recipe, rows, changes={"federation": name.removesuffix("-batch"), **changes},
+            advises="network.norm" not in changes,
+        )
         for name, title, recipe, rows, changes in (
             ("retina_vessel", "Vessels in retinal images of four centres", "pictures",
              (*_BOTH_MEANS, *_FEDBCS[2:], _FSR_ALONE), {}),
@@ -131,6 +134,7 @@ PATHFL = Page(
             "pictures",
             (*_BOTH_MEANS[:2], "pathfl-cse", _FEW_IMAGES, _ALL_IMAGES),
             changes={"federation": "retina_vessel", "data.intensity": "site", "network.norm": "batch"},
+            advises=False,
         ),
     ),
     overall={

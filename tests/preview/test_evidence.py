@@ -70,3 +70,14 @@ def test_the_best_gain_is_one_that_was_shown() -> None:
     assert (best.method, best.against) == ("shown", "+2.0 [1.0, 3.0]")
     assert replace(table, rows=rows[:2]).best_gain() is None
     assert rows[0].against == ""
+
+
+def test_a_method_is_found_by_what_it_consists_of() -> None:
+    rows = tuple(
+        MeasuredRow(method, 70.0, None, None, None, "")
+        for method in ("fedavg", "pathfl+cse(probability=1)", "pathfl+cse(probability=0.25)")
+    )
+    table = MeasuredTable("v", "V", "p.md", "own-test", None, "site", "fedavg", 3, 26, VESSELS, rows)
+    assert table.row("pathfl") is rows[2], "the default of today, under the name that it was measured by"
+    assert table.row("fedavg+cse(probability=1)+afa") is None
+    assert table.row("fedbcs") is None

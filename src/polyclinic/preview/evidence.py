@@ -13,6 +13,7 @@ from typing import Any
 
 from polyclinic.core.files import read_json
 from polyclinic.data.federation_traits import FederationTraits
+from polyclinic.methods.expression import parse_method, same_method
 
 REFERENCES = ("central", "local", "fl_upper")
 """No methods to choose: images leave the sites, no model is shared, or all labels are read."""
@@ -57,8 +58,10 @@ class MeasuredTable:
     rows: tuple[MeasuredRow, ...]
 
     def row(self, method: str) -> MeasuredRow | None:
-        """The row of a method; None if it was not measured."""
-        return next((row for row in self.rows if row.method == method), None)
+        """The row of a method, by whatever expression it was measured; None if it was not."""
+        named = next((row for row in self.rows if row.method == method), None)
+        wanted = parse_method(method)
+        return named or next((row for row in self.rows if same_method(parse_method(row.method), wanted)), None)
 
     def best_gain(self) -> MeasuredRow | None:
         """The method with the largest difference of those that are better than the reference."""

@@ -53,7 +53,7 @@ def test_every_component_is_written_down_with_all_of_its_settings(folder: RunFol
 
 def test_the_same_method_goes_on_and_counts_as_finished(folder: RunFolder) -> None:
     folder.open(load_recipe(folder.recipe_file), resume=True)
-    assert method_changes(folder.path, METHOD) == []
+    assert method_changes(folder.path, ["seed"], METHOD) == ["seed"]
     (folder.path / "summary.json").write_text("{}")
     assert is_finished(in_a_grid(folder))
 
@@ -61,15 +61,24 @@ def test_the_same_method_goes_on_and_counts_as_finished(folder: RunFolder) -> No
 def test_a_default_that_another_version_changed_is_named_and_the_run_does_not_go_on(folder: RunFolder) -> None:
     """The recipe's text is the same, and the weights would not be."""
     as_if_begun_with(folder, 0.3)
-    with pytest.raises(PolyclinicError, match=r"differs from the recipe to resume in proximal\.mu; resume"):
+    with pytest.raises(PolyclinicError, match=r"differs .* in proximal\.mu \(was 0\.3\); resume"):
         folder.open(load_recipe(folder.recipe_file), resume=True)
-    with pytest.raises(PolyclinicError, match=r"differs from the recipe to resume in proximal\.mu; resume"):
+    with pytest.raises(PolyclinicError, match=r"differs .* in proximal\.mu \(was 0\.3\); resume"):
         is_finished(in_a_grid(folder))
+
+
+def test_such_a_run_goes_on_under_an_expression_that_says_what_it_was(folder: RunFolder) -> None:
+    as_if_begun_with(folder, 0.3)
+    recipe = load_recipe(folder.recipe_file)
+    folder.open(recipe.model_copy(update={"method": "fedavg+proximal(mu=0.3)"}), resume=True)
+    with pytest.raises(PolyclinicError, match=r"in method; resume"):
+        folder.open(recipe.model_copy(update={"method": "fedavg"}), resume=True)
 
 
 def test_a_method_of_other_components_is_another_method(tmp_path: Path) -> None:
     write_method(tmp_path, METHOD)
-    assert method_changes(tmp_path, "fedavg") == ["method"]
+    assert method_changes(tmp_path, ["method"], "fedavg") == ["method"]
+    assert method_changes(tmp_path, [], "fedavg") == ["method"]
 
 
 def test_a_setting_that_did_not_exist_then_is_not_compared(folder: RunFolder) -> None:
@@ -77,20 +86,20 @@ def test_a_setting_that_did_not_exist_then_is_not_compared(folder: RunFolder) ->
     for part in parts:
         part["settings"].pop("weighting", None)
     write_json(folder.path / "method.json", parts)
-    assert method_changes(folder.path, METHOD) == []
+    assert method_changes(folder.path, [], METHOD) == []
 
 
 def test_a_setting_that_is_gone_is_named(folder: RunFolder) -> None:
     parts = read_json(folder.path / "method.json")
     parts[0]["settings"]["former"] = 1
     write_json(folder.path / "method.json", parts)
-    assert method_changes(folder.path, METHOD) == [f"{parts[0]['component']}.former"]
+    assert method_changes(folder.path, [], METHOD) == [f"{parts[0]['component']}.former (was 1)"]
 
 
 def test_a_run_from_before_the_record_is_known_by_its_summary_or_not_at_all(folder: RunFolder) -> None:
     parts = read_json(folder.path / "method.json")
     (folder.path / "method.json").unlink()
-    assert method_changes(folder.path, METHOD) == []
+    assert method_changes(folder.path, [], METHOD) == []
     parts[1]["settings"]["mu"] = 0.7
     write_json(folder.path / "summary.json", {"components": parts})
-    assert method_changes(folder.path, METHOD) == [f"{parts[1]['component']}.mu"]
+    assert method_changes(folder.path, [], METHOD) == [f"{parts[1]['component']}.mu (was 0.7)"]

@@ -16,20 +16,23 @@ def write_method(folder: Path, expression: str) -> None:
     write_json(folder / FILE, settled_parts(parse_method(expression)))
 
 
-def method_changes(folder: Path, expression: str) -> list[str]:
-    """The settings, such as ``cse.probability``, that a method of the same name had otherwise when the run began.
+def method_changes(folder: Path, changed: list[str], expression: str) -> list[str]:
+    """Keys in which recipes differ, with what is known of the run's method instead of how the two spell theirs.
 
-    A setting that did not exist then is not compared. A run from before the record has it in its summary, once that is
-    there; where neither is, nothing is known.
+    A setting that is another one now is named with what it was, such as ``cse.probability (was 1.0)``, also where the
+    method has the same name and a default has changed; another spelling of the same method is no change. A setting that
+    did not exist then is not compared. A run from before the record has it in its summary, once that is there; where
+    neither is, nothing is known.
     """
     recorded = _recorded(folder)
     if recorded is None:
-        return []
+        return changed
     now = {part["component"]: part["settings"] for part in settled_parts(parse_method(expression))}
+    others = [key for key in changed if key != "method"]
     if set(recorded) != set(now):
-        return ["method"]
-    return [
-        f"{component}.{key}"
+        return [*others, "method"]
+    return others + [
+        f"{component}.{key} (was {value})"
         for component, settings in recorded.items()
         for key, value in settings.items()
         if key not in now[component] or now[component][key] != value

@@ -106,7 +106,11 @@ _PATHFL_ROWS = {
 PATHFL = Page(
     "pathfl",
     "PathFL before and after: intensities of the image or of the site",
-    (*_SAME, "Before, recipes of PathFL had intensities from 0 to 1; now each site has its own mean and deviation."),
+    (
+        *_SAME,
+        "Before, recipes of PathFL had intensities from 0 to 1; now each site has its own mean and deviation. Differences",
+        "are to the uniform mean, from which SSA starts.",
+    ),
     (
         Search(
             "search",
@@ -125,6 +129,7 @@ PATHFL = Page(
             recipe,
             _PATHFL_ROWS.get(f"{name}-{intensity}", (*_BOTH_MEANS[:2], _ALL_IMAGES)),
             changes={"federation": name, "data.intensity": intensity},
+            reference=_BOTH_MEANS[1],
         )
         for name, (title, recipe) in _PATHFL.items()
         for intensity in ("site", "full-range")),
@@ -134,6 +139,7 @@ PATHFL = Page(
             "pictures",
             (*_BOTH_MEANS[:2], "pathfl-cse", _FEW_IMAGES, _ALL_IMAGES),
             changes={"federation": "retina_vessel", "data.intensity": "site", "network.norm": "batch"},
+            reference=_BOTH_MEANS[1],
             advises=False,
         ),
     ),

@@ -108,8 +108,8 @@ PATHFL = Page(
     "PathFL before and after: intensities of the image or of the site",
     (
         *_SAME,
-        "Before, recipes of PathFL had intensities from 0 to 1; now each site has its own mean and deviation. Differences",
-        "are to the uniform mean, from which SSA starts.",
+        "Before, recipes of PathFL had intensities from 0 to 1; now each site has its own mean and deviation.",
+        "Differences are to the uniform mean, from which SSA starts.",
     ),
     (
         Search(

@@ -197,11 +197,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "fsync", written.append)
         assert call("run", recipe, "--out", folder / "run").code == 0
-    assert len(written) == 12
+    assert len(written) == 13
     return (folder / "run" / "cases.csv").read_text()
 
 
-@pytest.mark.parametrize("after", range(12))
+@pytest.mark.parametrize("after", range(13))
 def test_a_full_disk_at_any_moment_and_room_again(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, whole: str, after: int
 ) -> None:

@@ -28,8 +28,8 @@ Finished = Callable[..., Path]
 def test_a_run_folder_holds_what_it_takes_to_trace_a_number(finished: Finished, tiny_federation: Path) -> None:
     run = finished()
     assert {path.name for path in run.iterdir()} == {
-        "recipe.toml", "versions.json", "task.json", "split.csv", "events.jsonl", "cases.csv", "summary.json",
-        "checkpoints", "sites", ".lock", "live.json",
+        "recipe.toml", "versions.json", "method.json", "task.json", "split.csv", "events.jsonl", "cases.csv",
+        "summary.json", "checkpoints", "sites", ".lock", "live.json",
     }  # fmt: skip
     versions = json.loads((run / "versions.json").read_text())
     assert versions["seed"] == 0

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from polyclinic.core.files import read_json, write_json
-from polyclinic.methods.expression import parse_method, settled_parts
 
 FILE = "method.json"
 
 
 def write_method(folder: Path, expression: str) -> None:
     """Keep the components of a run's method with all of their settings."""
-    write_json(folder / FILE, settled_parts(parse_method(expression)))
+    write_json(folder / FILE, _parts(expression))
 
 
 def method_changes(folder: Path, changed: list[str], expression: str) -> list[str]:
@@ -27,7 +26,7 @@ def method_changes(folder: Path, changed: list[str], expression: str) -> list[st
     recorded = _recorded(folder)
     if recorded is None:
         return changed
-    now = {part["component"]: part["settings"] for part in settled_parts(parse_method(expression))}
+    now = {part["component"]: part["settings"] for part in _parts(expression)}
     others = [key for key in changed if key != "method"]
     if set(recorded) != set(now):
         return [*others, "method"]
@@ -37,6 +36,13 @@ def method_changes(folder: Path, changed: list[str], expression: str) -> list[st
         for key, value in settings.items()
         if key not in now[component] or now[component][key] != value
     ]
+
+
+def _parts(expression: str) -> list[dict[str, Any]]:
+    # Here, because programs that only watch a run's folder need no PyTorch.
+    from polyclinic.methods.expression import parse_method, settled_parts
+
+    return settled_parts(parse_method(expression))
 
 
 def _recorded(folder: Path) -> dict[str, dict[str, Any]] | None:

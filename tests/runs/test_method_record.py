@@ -103,3 +103,9 @@ def test_a_run_from_before_the_record_is_known_by_its_summary_or_not_at_all(fold
     parts[1]["settings"]["mu"] = 0.7
     write_json(folder.path / "summary.json", {"components": parts})
     assert method_changes(folder.path, [], METHOD) == [f"{parts[1]['component']}.mu (was 0.7)"]
+
+
+def test_pooling_all_images_is_another_method_of_the_same_components(tmp_path: Path) -> None:
+    write_method(tmp_path, "central")
+    assert method_changes(tmp_path, ["method"], "fedavg", before="central") == ["method"]
+    assert method_changes(tmp_path, [], "central", before="central") == []

@@ -105,7 +105,7 @@ class RunFolder:
         changed = [key for key in changed_keys(before, recipe) if not key.startswith(CHANGEABLE_KEYS)]
         if {before.engine.name, recipe.engine.name} <= SAME_WEIGHTS and "engine.name" in changed:
             changed.remove("engine.name")
-        return method_changes(self.path, changed, recipe.method)
+        return method_changes(self.path, changed, recipe.method, before.method)
 
     def write_fixed(self, name: str, text: str) -> None:
         """Write what must not change while a run lasts; a resumed or finished run must find what it started with."""

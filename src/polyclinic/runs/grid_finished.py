@@ -22,7 +22,7 @@ def is_finished(run: GridRun) -> bool:
         changed = [
             key for key in changed_keys(before, _settled(run.recipe, before)) if not key.startswith(CHANGEABLE_KEYS)
         ]
-        changed = method_changes(run.folder, changed, run.recipe.method)
+        changed = method_changes(run.folder, changed, run.recipe.method, before.method)
         if changed:
             raise PolyclinicError(
                 f"{folder.recipe_file}: differs from the recipe to resume in {', '.join(changed)}; "

@@ -15,20 +15,21 @@ def write_method(folder: Path, expression: str) -> None:
     write_json(folder / FILE, _parts(expression))
 
 
-def method_changes(folder: Path, changed: list[str], expression: str) -> list[str]:
+def method_changes(folder: Path, changed: list[str], expression: str, before: str = "") -> list[str]:
     """Keys in which recipes differ, with what is known of the run's method instead of how the two spell theirs.
 
     A setting that is another one now is named with what it was, such as ``cse.probability (was 1.0)``, also where the
     method has the same name and a default has changed; another spelling of the same method is no change. A setting that
     did not exist then is not compared. A run from before the record has it in its summary, once that is there; where
-    neither is, nothing is known.
+    neither is, nothing is known. ``before`` is how the run spelled its method: what pools all images, or reads all
+    labels, is another method with the same components.
     """
     recorded = _recorded(folder)
     if recorded is None:
         return changed
     now = {part["component"]: part["settings"] for part in _parts(expression)}
     others = [key for key in changed if key != "method"]
-    if set(recorded) != set(now):
+    if set(recorded) != set(now) or (before and _reads(before) != _reads(expression)):
         return [*others, "method"]
     return others + [
         f"{component}.{key} (was {value})"
@@ -43,6 +44,13 @@ def _parts(expression: str) -> list[dict[str, Any]]:
     from polyclinic.methods.expression import parse_method, settled_parts
 
     return settled_parts(parse_method(expression))
+
+
+def _reads(expression: str) -> tuple[bool, bool]:
+    from polyclinic.methods.expression import parse_method
+
+    method = parse_method(expression)
+    return method.pooled, method.all_labels
 
 
 def _recorded(folder: Path) -> dict[str, dict[str, Any]] | None:

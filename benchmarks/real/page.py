@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -137,11 +137,11 @@ class Page:
     overall: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
     """One table of the whole page: for a row's title, and the title of a column, the grid and the method."""
 
-    def make(self, data: Path, folder: Path, jobs: int | None, train: bool = True) -> Path:
-        """Restore recorded runs, train what is missing, record it after each grid, and write the page."""
+    def make(self, data: Path, folder: Path, jobs: int | None, trained: Collection[str] = ()) -> Path:
+        """Restore recorded runs, train what these grids lack, record it after each of them, and write the page."""
         own, archive = folder / self.name, HERE / "records" / f"{self.name}.tar.xz"
         restore(archive, own, data)
-        for grid in self.grids if train else ():
+        for grid in (grid for grid in self.grids if grid.name in trained):
             grid.run(data, own, jobs)
             keep(own, archive)
         page = HERE / f"{self.name}.md"

@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("page", choices=PAGES)
     parser.add_argument("--jobs", type=int, help="runs side by side; as many as there are cores by default")
     parser.add_argument("--out", type=Path, default=Path("runs") / "real")
-    parser.add_argument("--grid", action="append", help="train this table of the page alone; may be there several times")
+    parser.add_argument("--grid", action="append", help="train this table of the page alone; may be repeated")
     parser.add_argument("--tables", action="store_true", help="write the page from finished runs alone")
     options = parser.parse_args()
     data = os.environ.get("POLYCLINIC_REAL_DATA")

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+import polyclinic
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_json, write_json
 from polyclinic.core.tensor_files import save_tensors
@@ -14,7 +16,10 @@ from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.grid_finished import is_finished
 from polyclinic.runs.grid_plan import GridRun
-from polyclinic.runs.method_record import method_changes, write_method
+from polyclinic.runs.method_record import method_changes, recorded_method, write_method
+from polyclinic.runs.tested_data import open_tested_data
+from polyclinic.runs.tested_models import TestedModels
+from polyclinic.runs.trained_model import load_model
 from support import tiny_recipe
 
 METHOD = "fedprox(mu=0.1)"
@@ -109,3 +114,48 @@ def test_pooling_all_images_is_another_method_of_the_same_components(tmp_path: P
     write_method(tmp_path, "central")
     assert method_changes(tmp_path, ["method"], "fedavg", before="central") == ["method"]
     assert method_changes(tmp_path, [], "central", before="central") == []
+
+
+def test_the_model_of_a_run_is_built_as_it_was_trained(tiny_recipe_file: Path, tmp_path: Path) -> None:
+    """A gate that sums to one has the weights of one that does not: nothing but the record tells them apart."""
+    run = polyclinic.run(tiny_recipe_file, out=tmp_path / "run", method="fedbcs-cdpa+fsr(gate=softmax)").folder
+    images = torch.rand(2, 1, 32, 32, generator=torch.Generator().manual_seed(0))
+
+    def predicted() -> list[torch.Tensor]:
+        loaded, _ = load_model(run, site=None, part=None, model=None)
+        tested = TestedModels.of(run)
+        tested.load(open_tested_data(tested).parts["all"], "north")
+        with torch.inference_mode():
+            return [loaded.network.eval()(images), tested.workspace.network.eval()(images)]
+
+    before = predicted()
+    text = (run / "recipe.toml").read_text(encoding="utf-8")
+    # As another version writes it down that had this gate as default.
+    (run / "recipe.toml").write_text(text.replace("fedbcs-cdpa+fsr(gate=softmax)", "fedbcs-cdpa"), encoding="utf-8")
+    for was, now in zip(before, predicted(), strict=True):
+        assert torch.equal(was, now)
+    (run / "method.json").unlink()
+    assert read_json(run / "summary.json")["components"], "an older run has its method in its summary"
+    for was, now in zip(before, predicted(), strict=True):
+        assert torch.equal(was, now)
+    summary = read_json(run / "summary.json")
+    write_json(run / "summary.json", {key: value for key, value in summary.items() if key != "components"})
+    assert not torch.equal(before[0], predicted()[0]), "without any record there is only today's default"
+
+
+def test_a_model_that_today_cannot_build_says_which_version_can(folder: RunFolder) -> None:
+    as_if_begun_with(folder, 0.5)
+    assert recorded_method(folder.path, METHOD).parts[1].settings["mu"] == 0.5
+    parts = read_json(folder.path / "method.json")
+    write_json(folder.path / "method.json", [{**parts[1], "settings": {"gone": 1}}])
+    with pytest.raises(PolyclinicError, match=r"method\.json: 'gone' is not a setting of proximal.*versions\.json"):
+        recorded_method(folder.path, METHOD)
+
+
+@pytest.mark.parametrize(
+    "content", [{"component": "fsr"}, [1], [{"component": "fsr"}], [{"component": 1, "settings": 2}]]
+)
+def test_a_record_that_is_none_gets_a_sentence(folder: RunFolder, content: object) -> None:
+    write_json(folder.path / "method.json", content)
+    with pytest.raises(PolyclinicError, match=r"method\.json: expected a list of components"):
+        recorded_method(folder.path, METHOD)

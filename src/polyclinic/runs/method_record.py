@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from polyclinic.methods.registry import Method
 
 FILE = "method.json"
 
@@ -39,6 +44,28 @@ def method_changes(folder: Path, changed: list[str], expression: str, before: st
     ]
 
 
+def recorded_method(folder: Path, expression: str) -> Method:
+    """The method that a run was trained with, for what is done with its model afterwards.
+
+    Settings that change what a network computes, and none of its weights, would otherwise be today's defaults.
+    """
+    from polyclinic.methods.expression import parse_method
+    from polyclinic.methods.registry import Part, validated
+
+    method, recorded = parse_method(expression), _recorded(folder)
+    if recorded is None:
+        return method
+    parts = tuple(Part(component, settings) for component, settings in recorded.items())
+    try:
+        for part in parts:
+            validated(part)
+    except PolyclinicError as error:
+        raise PolyclinicError(
+            f"{folder / FILE}: {error} The run was made by another version, which versions.json names; use that one."
+        ) from error
+    return replace(method, parts=parts)
+
+
 def _parts(expression: str) -> list[dict[str, Any]]:
     # Here, because programs that only watch a run's folder need no PyTorch.
     from polyclinic.methods.expression import parse_method, settled_parts
@@ -60,4 +87,10 @@ def _recorded(folder: Path) -> dict[str, dict[str, Any]] | None:
         parts = read_json(folder / "summary.json").get("components")
     else:
         parts = None
-    return None if parts is None else {part["component"]: part["settings"] for part in parts}
+    try:
+        return None if parts is None else {str(part["component"]): dict(part["settings"]) for part in parts}
+    except (TypeError, KeyError, ValueError) as error:
+        raise PolyclinicError(
+            f"{folder / FILE}: expected a list of components with their settings; take the file from a backup of the "
+            "run, or remove it to use today's defaults."
+        ) from error

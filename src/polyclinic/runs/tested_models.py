@@ -23,6 +23,7 @@ from polyclinic.recipe import Recipe
 from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.folder import RunFolder
+from polyclinic.runs.method_record import recorded_method
 from polyclinic.runs.part_tests import PartTest
 from polyclinic.runs.task_agreement import task_from
 
@@ -54,7 +55,7 @@ class TestedModels:
     @cached_property
     def workspace(self) -> Workspace:
         """Network and components."""
-        return build_workspace(self.recipe, self.task)
+        return build_workspace(self.recipe, self.task, recorded_method(self.folder.path, self.recipe.method))
 
     def where_data_is(self) -> list[Any]:
         """The recipe's federation, and whether its folder is there: pictures that could not be made can be later."""

@@ -19,6 +19,7 @@ from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.folder import RunFolder
+from polyclinic.runs.method_record import recorded_method
 from polyclinic.runs.task_agreement import task_from
 
 
@@ -46,7 +47,7 @@ def load_model(
     model = model or recipe.training.select
     load_plugins(recipe.plugins)
     task, sliced = task_from(read_json(folder.path / "task.json"))
-    workspace = build_workspace(recipe, task)
+    workspace = build_workspace(recipe, task, recorded_method(folder.path, recipe.method))
     name = _one_of("part", part, _names(folder.path / "checkpoints"), run)
     checkpoint = Checkpoint(folder.part(name))
     weights, unseen, number = checkpoint.load_model(model)

@@ -13,6 +13,7 @@ from polyclinic.methods.registry import load_plugins
 from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.folder import RunFolder
+from polyclinic.runs.method_record import recorded_method
 from polyclinic.runs.task_agreement import task_from
 
 
@@ -27,7 +28,8 @@ def declared_exchange(run: Path) -> dict[str, Any]:
     task_file = folder.path / "task.json"
     if not task_file.exists():
         raise PolyclinicError(f"{task_file}: there is none yet; the run writes it when it starts.")
-    workspace = build_workspace(recipe, task_from(read_json(task_file))[0])
+    task, _ = task_from(read_json(task_file))
+    workspace = build_workspace(recipe, task, recorded_method(folder.path, recipe.method))
     pooled = workspace.method.pooled
     weights = {} if pooled else workspace.exchanged_weights()
     shared = [

@@ -144,7 +144,7 @@ PATHFL = Page(
         )
         for name, (title, recipe) in _PATHFL.items()
         for intensity in ("site", "full-range")),
-        # The paper's own numbers of parameters fit a network of group norms alone.
+        # The norm of FedSODA, the authors' released code of the work before.
         Grid(
             "nuclei_xmod-group",
             "Nuclei, `data.intensity = site`, a network of group norms",

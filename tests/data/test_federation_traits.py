@@ -42,6 +42,7 @@ def test_numbers_are_those_of_the_images(tmp_path: Path) -> None:
     assert found.foreground == pytest.approx(8 / 40)
     assert found.width == pytest.approx(8)
     assert found.polarity == "brighter"
+    assert found.middle == (32, 20), "columns 10 to 18 of 40, and the same on the other side"
     assert found.anisotropy == 1.0
     assert not found.is_thin
 
@@ -59,6 +60,16 @@ def test_volumes_have_an_anisotropy(tmp_path: Path) -> None:
     write_demo("tumour", tmp_path / "fed", size=16, cases=1)
     found = FederationTraits.of(check_federation(tmp_path / "fed"))
     assert (found.dims, found.anisotropy) == (3, pytest.approx(1.0))
+
+
+def test_slices_of_volumes_are_traits_of_slices(tmp_path: Path) -> None:
+    """A prostate of 16 pixels in ten slices is no thin structure, and ten slices are no small image."""
+    write_demo("prostate", tmp_path / "fed", cases=1)
+    found = FederationTraits.of(check_federation(tmp_path / "fed"))
+    assert (found.dims, found.size) == (2, (64, 64))
+    assert not found.is_thin
+    assert found.middle is not None
+    assert len(found.middle) == 2
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from monai.transforms import CenterSpatialCrop
 
 from polyclinic.data.federation import Item
-from polyclinic.data.site_totals import MEASURED_WIDTHS, SiteTotals, intensity_profile, structure_width, style_shift
+from polyclinic.data.site_totals import (
+    MEASURED_WIDTHS,
+    SiteTotals,
+    intensity_profile,
+    middle_of,
+    structure_width,
+    style_shift,
+)
 
 CLASSES = ("background", "organ", "lesion")
 
@@ -107,6 +118,48 @@ def test_widths_are_measured_on_a_few_labels_alone() -> None:
     for _ in range(MEASURED_WIDTHS + 3):
         totals.add_label(label, None)
     assert (len(totals.widths), len(totals.foregrounds)) == (MEASURED_WIDTHS, MEASURED_WIDTHS + 3)
+
+
+@given(arrays(bool, array_shapes(min_dims=2, max_dims=3, max_side=9), elements=st.booleans()).filter(np.any))
+def test_the_middle_is_the_smallest_crop_that_loses_no_foreground(mask: np.ndarray) -> None:
+    """Against the crop that preparing does, axis by axis, which cuts an odd rest on either side."""
+    middle = middle_of(mask)
+    assert all(size <= whole and (whole - size) % 2 == 0 for size, whole in zip(middle, mask.shape, strict=True))
+    assert CenterSpatialCrop(middle)(mask[None]).sum() == mask.sum()
+    for axis, size in enumerate(middle):
+        less = list(middle)
+        less[axis] = size - 2
+        if size > 2:
+            assert CenterSpatialCrop(less)(mask[None]).sum() < mask.sum()
+
+
+def test_one_label_in_twenty_may_lie_elsewhere() -> None:
+    totals = SiteTotals()
+    for number in range(40):
+        label = np.zeros((20, 30), np.uint8)
+        label[9:11, 14:16] = 1
+        if number < 2:
+            label[0, 0] = 1
+        totals.add_label(label, None)
+    assert totals.row("north", items(*["a"] * 40, labelled=40), CLASSES).middle == (2, 2)
+    label[0, 0] = 1
+    totals.add_label(label, None)
+    assert totals.row("north", items(*["a"] * 41, labelled=41), CLASSES).middle == (20, 30)
+    assert SiteTotals().row("north", items("a"), CLASSES).middle is None
+
+
+def test_volumes_that_are_cut_into_slices_are_measured_in_slices() -> None:
+    """A disc of a single slice is as wide as the disc, and lies in the middle whatever slice it is in."""
+    rows, columns = np.mgrid[:32, :36] - np.array([16, 18])[:, None, None]
+    label = np.zeros((32, 36, 7), np.uint8)
+    label[..., 5] = np.hypot(rows, columns) <= 9
+    flat, cut = SiteTotals(), SiteTotals(slice_axis=-1)
+    flat.add_label(label, None)
+    cut.add_label(label, None)
+    assert cut.widths == [structure_width(label[..., 5] > 0)]
+    assert flat.widths[0] < cut.widths[0] / 3
+    assert cut.row("north", items("a"), CLASSES).middle == (20, 20)
+    assert flat.row("north", items("a"), CLASSES).middle == (20, 20, 5)
 
 
 def site_of(*images: np.ndarray) -> SiteTotals:

@@ -37,6 +37,28 @@ def test_thin_structures_are_trained_in_patches_and_bulky_ones_in_whole_images()
     assert keys(advise(replace(VENTRICLE, size=(2000, 3000)), NOTHING)) == {}
 
 
+def test_bulky_structures_in_the_middle_ask_for_the_middle_alone() -> None:
+    """Rounded up to what four poolings divide, where a good part of the image is left out by it."""
+    middle = {"data.crop": "[112, 128]", "data.size": "[112, 128]"}
+    assert keys(advise(replace(VENTRICLE, middle=(108, 120)), NOTHING)) == middle
+    assert keys(advise(replace(VENTRICLE, middle=(170, 170)), NOTHING)) == {"data.size": "[192, 192]"}
+    large = replace(VENTRICLE, size=(512, 512), middle=(130, 100))
+    assert keys(advise(large, NOTHING)) == {"data.crop": "[144, 112]", "data.size": "[144, 112]"}
+    assert "data.crop" not in keys(advise(replace(VESSELS, middle=(100, 100)), NOTHING)), "thin: patches"
+    assert "data.crop" not in keys(advise(replace(VOLUMES, middle=(20, 20, 20)), NOTHING))
+    reason = advise(replace(VENTRICLE, middle=(108, 120)), NOTHING).settings[0].reason
+    assert "nothing is found outside of it" in reason
+
+
+def test_small_structures_all_over_the_image_are_trained_in_patches() -> None:
+    nuclei = replace(VENTRICLE, width=16.0, size=(256, 256), middle=(256, 250))
+    assert keys(advise(nuclei, NOTHING)) == {"data.patch": "[96, 96]", "data.foreground": "0.5"}
+    assert keys(advise(replace(nuclei, width=40.0), NOTHING)) == {"data.size": "[256, 256]"}
+    assert keys(advise(replace(nuclei, middle=(200, 200)), NOTHING)) == {
+        "data.crop": "[208, 208]", "data.size": "[208, 208]",
+    }  # fmt: skip
+
+
 def test_large_volumes_are_trained_in_patches_that_three_poolings_divide() -> None:
     assert keys(advise(VOLUMES, NOTHING)) == {}
     wide = keys(advise(replace(VOLUMES, size=(144, 144, 18), anisotropy=5.0), NOTHING))

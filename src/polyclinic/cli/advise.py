@@ -98,7 +98,9 @@ def _print_traits(console: Console, name: str, advice: Advice) -> None:
     console.print(f"{name}: {about}", markup=False)
     if traits.width is not None and traits.foreground is not None:
         kind = "thin" if traits.is_thin else "bulky"
-        console.print(f"structures  {kind}: about {traits.width:.0f} pixels wide, {traits.foreground:.1%} of an image")
+        where = f", in its middle {' x '.join(map(str, traits.middle))}" if traits.middle else ""
+        size = f"about {traits.width:.0f} pixels wide, {traits.foreground:.1%} of an image{where}"
+        console.print(f"structures  {kind}: {size}")
         console.print(f"polarity    {traits.polarity}")
     if traits.shift is not None:
         size = f"{traits.shift:.2f} times the differences between images of one site"

@@ -32,6 +32,8 @@ class CheckReport:
     problems: tuple[Problem, ...]
     shift: float | None = None
     """How far apart the sites' images look (``style_shift``)."""
+    slice_axis: int | None = None
+    """The axis along which volumes are cut into slices, where they are."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -70,7 +72,8 @@ def check_federation(
     """
     federation, problems = open_tolerantly(source, settings)
     images = [item for items in federation.sites.values() for item in items]
-    totals = {site: SiteTotals() for site in federation.sites}
+    slice_axis = settings.slice_axis if federation.volumes_as_slices else None
+    totals = {site: SiteTotals(slice_axis) for site in federation.sites}
     by_content: dict[bytes, list[Item]] = defaultdict(list)
     for done, item in enumerate(images, start=1):
         problems += _check_item(item, federation, totals[item.site], by_content)
@@ -83,7 +86,7 @@ def check_federation(
     problems += _label_problems(federation, totals)
     rows = tuple(totals[site].row(site, items, federation.task.classes) for site, items in federation.sites.items())
     ordered = sorted(problems, key=lambda problem: (problem.severity, problem.site, problem.file))
-    return CheckReport(federation, rows, tuple(ordered), style_shift(totals.values()))
+    return CheckReport(federation, rows, tuple(ordered), style_shift(totals.values()), slice_axis)
 
 
 def _check_item(

@@ -42,16 +42,18 @@ class FederationTraits:
     polarity: Polarity
     """Whether foreground is brighter or darker than its surroundings: at all sites the same, mixed, or neither."""
     size: tuple[int, ...] | None
-    """The largest image along each axis; ``None`` where images differ in their number of axes."""
+    """The largest image, or slice, along each axis; ``None`` where images differ in their number of axes."""
     anisotropy: float
     """The largest spacing over the smallest, at the site where that is most; 1 without spacings."""
+    middle: tuple[int, ...] | None = None
+    """How much of the middle of an image holds its structures, for 19 in 20 labels of every site."""
 
     @classmethod
     def of(cls, report: CheckReport) -> FederationTraits:
         """The traits of a federation that was checked."""
         rows, task = report.rows, report.federation.task
         counts = [row.images for row in rows]
-        sizes = [row.sizes[1] for row in rows if row.sizes is not None]
+        sizes = [_plane(row.sizes[1], report.slice_axis) for row in rows if row.sizes is not None]
         spacings = [row.spacings[1] for row in rows if row.spacings is not None]
         return cls(
             sites=len(rows),
@@ -64,8 +66,9 @@ class FederationTraits:
             width=_mean([row.width for row in rows]),
             shift=report.shift,
             polarity=polarity_of([row.contrast for row in rows if row.contrast is not None]),
-            size=tuple(map(max, zip(*sizes, strict=True))) if sizes and len(set(map(len, sizes))) == 1 else None,
+            size=_largest(sizes),
             anisotropy=max((max(axes) / min(axes) for axes in spacings if min(axes) > 0), default=1.0),
+            middle=_largest([row.middle for row in rows if row.middle is not None]),
         )
 
     @property
@@ -91,6 +94,16 @@ def polarity_of(contrasts: list[float]) -> Polarity:
     if brighter and darker:
         return "mixed"
     return "brighter" if brighter else "darker" if darker else "unclear"
+
+
+def _plane(size: tuple[int, ...], slice_axis: int | None) -> tuple[int, ...]:
+    if slice_axis is None or len(size) < 3:
+        return size
+    return tuple(axis for number, axis in enumerate(size) if number != slice_axis % len(size))
+
+
+def _largest(sizes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
+    return tuple(map(max, zip(*sizes, strict=True))) if sizes and len(set(map(len, sizes))) == 1 else None
 
 
 def _mean(values: list[float | None]) -> float | None:

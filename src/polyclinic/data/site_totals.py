@@ -37,12 +37,16 @@ class SiteRow:
     """How wide foreground structures are, in pixels, mean over up to ``MEASURED_WIDTHS`` labels."""
     contrast: float | None = None
     """Foreground's mean intensity minus background's, in deviations of the image; mean over images."""
+    middle: tuple[int, ...] | None = None
+    """How much of the middle of an image holds its foreground, in pixels of each axis, for 19 in 20 labels."""
 
 
 @dataclass
 class SiteTotals:
     """Running sums over the images of a site, so that no image stays in memory."""
 
+    slice_axis: int | None = None
+    """Volumes are cut into slices along this axis, and widths and middles are those of slices."""
     sizes: list[tuple[int, ...]] = field(default_factory=list)
     spacings: list[tuple[float, ...]] = field(default_factory=list)
     classes: set[int] = field(default_factory=set)
@@ -56,6 +60,7 @@ class SiteTotals:
     foregrounds: list[float] = field(default_factory=list)
     widths: list[float] = field(default_factory=list)
     contrasts: list[float] = field(default_factory=list)
+    middles: list[tuple[int, ...]] = field(default_factory=list)
 
     def add(self, array: NDArray[np.float32], spacing: tuple[float, ...] | None) -> None:
         """Count an image ``(channel, *spatial)``."""
@@ -77,8 +82,12 @@ class SiteTotals:
         self.foregrounds.append(float(mask.mean()))
         if not mask.any() or mask.all():
             return
+        flat = self.slice_axis is None or mask.ndim < 3
+        planes = mask[None] if flat else np.moveaxis(mask, self.slice_axis or 0, 0)
+        self.middles.append(middle_of(np.asarray(planes.any(0))))
         if len(self.widths) < MEASURED_WIDTHS:
-            self.widths.append(structure_width(mask))
+            widths = [structure_width(plane) for plane in planes if plane.any() and not plane.all()]
+            self.widths += [float(np.mean(widths))] if widths else []
         if image is not None and (deviation := float(image.std())) > 0:
             inside, outside = float(image[:, mask].mean()), float(image[:, ~mask].mean())
             self.contrasts.append((inside - outside) / deviation)
@@ -92,7 +101,7 @@ class SiteTotals:
         return SiteRow(
             site, len(items), len({item.case for item in items}), labelled, _range(self.sizes), _range(self.spacings),
             tuple(classes[value] for value in sorted(self.classes)), mean, std, lowest, highest,
-            *(float(np.mean(values)) if values else None for values in (self.foregrounds, self.widths, self.contrasts)),
+            _mean(self.foregrounds), _mean(self.widths), _mean(self.contrasts), _nearly_all(self.middles),
         )  # fmt: skip
 
 
@@ -136,6 +145,31 @@ def structure_width(mask: NDArray[np.bool_]) -> float:
 
     # The edge lies half a pixel before the next background pixel, which distances are to.
     return float(4 * (distance_transform_edt(mask)[mask] - 0.5).mean())
+
+
+def middle_of(mask: NDArray[np.bool_]) -> tuple[int, ...]:
+    """How many pixels of the middle, along each axis of a mask ``(*spatial)`` with foreground, hold all of it.
+
+    >>> mask = np.zeros((10, 9), bool)
+    >>> mask[5:7, 4] = True
+    >>> middle_of(mask)
+    (4, 1)
+    """
+    sizes = []
+    for axis, size in enumerate(mask.shape):
+        (places,) = np.nonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
+        sizes.append(int(max(size - 2 * places[0], 2 * (places[-1] + 1) - size)))
+    return tuple(sizes)
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _nearly_all(middles: list[tuple[int, ...]]) -> tuple[int, ...] | None:
+    if not middles or len(set(map(len, middles))) > 1:
+        return None
+    return tuple(int(size) for size in np.quantile(middles, 0.95, axis=0, method="inverted_cdf"))
 
 
 def _range(values: list[tuple[Any, ...]]) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import inf, log2
+from math import inf, log2, prod
 
 from polyclinic.data.federation_traits import FederationTraits
 from polyclinic.preview.evidence import Evidence, MeasuredRow, MeasuredTable, distance
@@ -20,6 +20,9 @@ _ALIKE = 1.5  # of `distance`: with more, the nearest measured federation is ano
 _PATCH = 96
 _FEW_CASES = 10
 _RARE = 0.005  # share of an image
+_POOLED = 16  # what four poolings divide
+_UP_TO_THE_EDGES = 0.9  # share of an image that structures reach over
+_LESS_OF_IT = 0.7  # share of an image that is worth cutting out
 
 
 @dataclass(frozen=True)
@@ -142,8 +145,10 @@ def _candidates(traits: FederationTraits, unseen: bool, few: bool, near: list[Me
 
 
 def _patch(traits: FederationTraits) -> Setting | None:
-    """Thin structures in patches; volumes too, as soon as they are larger, because a whole one fits few memories."""
-    if traits.size is None or max(traits.size) <= _PATCH or not (traits.is_thin or traits.dims == 3):
+    """Structures that are thin or lie all over an image in patches; volumes too, as soon as they are larger, because a
+    whole one fits few memories."""
+    everywhere = _lie_everywhere(traits)
+    if traits.size is None or max(traits.size) <= _PATCH or not (traits.is_thin or traits.dims == 3 or everywhere):
         return None
     # A multiple of 8 along each axis, so that three poolings divide it.
     edges = [_PATCH if traits.dims == 2 else min(64, max(8, size // 8 * 8)) for size in traits.size]
@@ -151,9 +156,20 @@ def _patch(traits: FederationTraits) -> Setting | None:
         f"structures are about {traits.width:.0f} pixels wide: patches keep them as they are, small images lose them "
         f"({TRAINING_PAGE})"
         if traits.is_thin
+        else f"structures of about {traits.width:.0f} pixels lie all over the images: a patch shows several, with what "
+        "is around them"
+        if everywhere
         else f"volumes of up to {_by(traits.size)} voxels; as large as memory allows is better (docs/how-to/volumes.md)"
     )
     return Setting("data.patch", _list(edges), reason)
+
+
+def _lie_everywhere(traits: FederationTraits) -> bool:
+    """Whether 2D structures are small beside a patch and lie up to the edges of images."""
+    if traits.dims == 3 or not traits.size or not traits.width or not traits.middle:
+        return False
+    reach = prod(traits.middle) / prod(traits.size)
+    return len(traits.middle) == len(traits.size) and reach > _UP_TO_THE_EDGES and traits.width <= _PATCH / 4
 
 
 def _foreground(traits: FederationTraits) -> Setting | None:
@@ -162,11 +178,31 @@ def _foreground(traits: FederationTraits) -> Setting | None:
     return Setting("data.foreground", "0.5", "half of the patches hold foreground, so that hardly a batch is without")
 
 
+def _middle(traits: FederationTraits) -> tuple[int, ...] | None:
+    """The middle of bulky structures' images, rounded up for the poolings, where it leaves enough out to pay."""
+    if traits.dims == 3 or traits.is_thin or traits.size is None or traits.middle is None:
+        return None
+    middle = tuple(-(-size // _POOLED) * _POOLED for size in traits.middle)
+    return middle if prod(middle) <= _LESS_OF_IT * prod(traits.size) and len(middle) == 2 else None
+
+
+def _crop(traits: FederationTraits) -> Setting | None:
+    middle = _middle(traits)
+    if middle is None:
+        return None
+    reason = (
+        f"the structures of 19 in 20 images of every site lie in the middle {_by(middle)}: a step learns from more "
+        f"images for the same work ({_DEFAULTS_PAGE}); nothing is found outside of it, so look whether that suits yours"
+    )
+    return Setting("data.crop", _list(middle), reason)
+
+
 def _whole(traits: FederationTraits) -> Setting | None:
-    if traits.dims == 3 or traits.is_thin or traits.size is None or traits.width is None or max(traits.size) > 256:
+    size = _middle(traits) or traits.size
+    if traits.dims == 3 or traits.is_thin or _patch(traits) or size is None or traits.width is None or max(size) > 256:
         return None
     reason = f"structures are about {traits.width:.0f} pixels wide: where they are, only the whole image tells"
-    return Setting("data.size", _list(traits.size), f"{reason} ({_DEFAULTS_PAGE})")
+    return Setting("data.size", _list(size), f"{reason} ({_DEFAULTS_PAGE})")
 
 
 def _intensity(traits: FederationTraits) -> Setting | None:
@@ -211,7 +247,7 @@ def _steps(traits: FederationTraits) -> Setting | None:
 
 
 _SETTINGS: tuple[Callable[[FederationTraits], Setting | None], ...] = (
-    _patch, _foreground, _whole, _intensity, _anisotropic, _depth, _dice_classes, _steps,
+    _patch, _foreground, _crop, _whole, _intensity, _anisotropic, _depth, _dice_classes, _steps,
 )  # fmt: skip
 
 

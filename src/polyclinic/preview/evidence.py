@@ -84,7 +84,9 @@ def load_evidence(file: Path = FILE) -> Evidence:
 
 
 def _table(entry: dict[str, Any]) -> MeasuredTable:
-    traits = {**entry["traits"], "size": None if entry["traits"]["size"] is None else tuple(entry["traits"]["size"])}
+    traits: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in entry["traits"].items()
+    }
     rows = tuple(MeasuredRow(**row) for row in entry["rows"])
     return MeasuredTable(**{**entry, "traits": FederationTraits(**traits), "rows": rows})
 

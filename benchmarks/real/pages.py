@@ -73,7 +73,7 @@ FEDBCS = Page(
         )
         for name, title, recipe, rows, changes in (
             ("retina_vessel", "Vessels in retinal images of four centres", "pictures",
-             (*_BOTH_MEANS, *_FEDBCS[2:], _FSR_ALONE), {}),
+             (*_BOTH_MEANS, "fedbn", *_FEDBCS[2:], _FSR_ALONE), {}),
             # FSR blends a map with its instance norm: in a network of instance norms there is nothing left to blend.
             ("retina_vessel-batch", "Vessels, a network of batch norms", "pictures",
              (*_FEDBCS, _FSR_ALONE), {"network.norm": "batch"}),
@@ -109,7 +109,7 @@ _PATHFL = {
 # Every image, as eqs. 8 and 9 are written, and the share that the search chose; named, so that no default moves a row.
 _ALL_IMAGES, _FEW_IMAGES = "pathfl+cse(probability=1)", "pathfl+cse(probability=0.25)"
 _PATHFL_ROWS = {
-    "nuclei_xmod-site": (*_BOTH_MEANS, "pathfl-cse-afa", "pathfl-cse", _ALL_IMAGES, _FEW_IMAGES),
+    "nuclei_xmod-site": (*_BOTH_MEANS, "fedbn", "pathfl-cse-afa", "pathfl-cse", _ALL_IMAGES, _FEW_IMAGES),
     "retina_vessel-site": (*_BOTH_MEANS[:2], _FEW_IMAGES),
     "cardiac_lv-site": (*_BOTH_MEANS[:2], _FEW_IMAGES),
 }

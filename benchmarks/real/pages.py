@@ -191,8 +191,8 @@ FGASL = Page(
         *_SAME,
         "12 labelled images a site; tested on the own test images of all sites. `fl_lower` is FedAvg on the labelled",
         "images alone, `fl_upper` with all labels. Unseen sites are another question, with tables of its own.",
-        "Every method of the family gets three settings, searched with half of the rounds; one that is not published must",
-        "be a point better with both seeds. Validation images keep their labels: the search is not few-label.",
+        "Every method of the family gets three settings, searched with half of the rounds; one that is not published",
+        "must be a point better with both seeds. Validation images keep their labels: the search is not few-label.",
     ),
     tuple(
         Search(

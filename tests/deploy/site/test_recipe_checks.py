@@ -35,7 +35,7 @@ def test_what_is_refused_touches_no_folder_of_the_site(
     method: str, policy: str, sections: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, the site opened its federation first, and failed here at the folder that is not there."""
-    monkeypatch.setattr("polyclinic.deploy.site.request_handler.plan_run", _fail)
+    monkeypatch.setattr("polyclinic.deploy.site.opened_recipe.plan_run", _fail)
     handler = make_handler(tmp_path / "home", tmp_path / "nowhere", policy=OPEN + policy)
     recipe = png_recipe(tmp_path / "nowhere", method, **sections)
     for act, split in (("describe", ""), ("train", ""), ("evaluate", "test")):

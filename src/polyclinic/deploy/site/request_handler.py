@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import hmac
-import secrets
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
-from polyclinic.core.files import write_private, write_text
+from polyclinic.core.files import write_text
 from polyclinic.core.version import installed_versions
-from polyclinic.core.wording import MB, printable_line
-from polyclinic.data.build_imageset import is_cached, prepared_bytes
-from polyclinic.data.federation import Federation, Item, item_header
-from polyclinic.data.imageset import ImageSet, Sample
-from polyclinic.data.sitedata import SiteData
+from polyclinic.core.wording import printable_line
+from polyclinic.data.federation import item_header
+from polyclinic.data.imageset import Sample
 from polyclinic.deploy.keys.signatures import KeyFile
 from polyclinic.deploy.site.admission import (
     RefusedError,
@@ -32,13 +27,14 @@ from polyclinic.deploy.site.admission import (
 from polyclinic.deploy.site.case_sets import CaseSets, scored_samples
 from polyclinic.deploy.site.disk_limits import tidy_home
 from polyclinic.deploy.site.hidden_names import without_names
-from polyclinic.deploy.site.local_recipe import with_local_settings
+from polyclinic.deploy.site.opened_recipe import OpenedRecipe
 from polyclinic.deploy.site.privacy_ledger import PrivacyLedger, Spending
 from polyclinic.deploy.site.recipe_checks import refusal_before_data
 from polyclinic.deploy.site.run_recipe import RunRecipe
 from polyclinic.deploy.site.settings import SiteSettings
-from polyclinic.deploy.site.work_limits import refusal_of_images, refusal_of_training
-from polyclinic.evaluation.protocols import ProtocolPart, site_part, split_files
+from polyclinic.deploy.site.site_secret import SiteSecret
+from polyclinic.deploy.site.work_limits import refusal_of_training
+from polyclinic.evaluation.protocols import ProtocolPart
 from polyclinic.exchange.audit import AuditLog
 from polyclinic.exchange.messages import (
     Description,
@@ -63,25 +59,9 @@ from polyclinic.federation.site_policy import (
     refusal_of_recipe,
 )
 from polyclinic.federation.site_store import SiteStore
-from polyclinic.federation.workspace import Workspace
-from polyclinic.recipe import Recipe
-from polyclinic.recipe.changes import with_changes
-from polyclinic.recipe.files import make_recipe, parse_recipe
-from polyclinic.recipe.fingerprint import LONGEST_RECIPE, AskedRecipe, read_asked
+from polyclinic.recipe.fingerprint import AskedRecipe, read_asked
 from polyclinic.runs.part_scoring import require_spacing
-from polyclinic.runs.plan import plan_run, prepare_items, require_training_data, site_data
-
-
-@dataclass
-class _OpenRecipe:
-    """A recipe with what was built for it and is used again for later requests: federation, network, images."""
-
-    text: str
-    recipe: Recipe
-    federation: Federation
-    workspace: Workspace
-    images: dict[tuple[Item, ...], ImageSet] = field(default_factory=dict)
-    data: dict[str, SiteData] = field(default_factory=dict)
+from polyclinic.runs.plan import require_training_data
 
 
 class RequestHandler:
@@ -92,10 +72,11 @@ class RequestHandler:
     ) -> None:
         self.settings, self.log, self.processes = settings, log, processes
         self.home = Path(settings.home)
+        self.secret = SiteSecret(self.home)
         signer = KeyFile(Path(settings.key)) if settings.key else None
         self.audit = AuditLog(self.home / "audit.jsonl", signer)
         self.privacy = PrivacyLedger(self.home)
-        self._open: _OpenRecipe | None = None
+        self._open: OpenedRecipe | None = None
         self._asked_recipe: AskedRecipe | None = None
         self._receipt: Receipt | None = None
         self.device_failed = False
@@ -163,9 +144,9 @@ class RequestHandler:
         require_model(opened.workspace, request.broadcast)
         run_recipe.remember(asked)
         run = self.home / "runs" / request.run
-        part = self._part(opened, request.part, policy)
+        part = opened.part(request.part, policy)
         self._require_same_split(part, run / request.part / "split.mark")
-        data = self._data(opened, part, policy, request.run)
+        data = opened.data(part, policy, request.run)
         # The server of sites elsewhere has a round's checkpoint on disk before it asks for the next.
         site = Site(data, SiteStore(run / request.part, newest=3))
         if request.act == "evaluate":
@@ -195,7 +176,7 @@ class RequestHandler:
         return update
 
     def _case_sets(self) -> CaseSets:
-        return CaseSets(self.home / "case_sets.json", self._secret())
+        return CaseSets(self.home / "case_sets.json", self.secret.key())
 
     def _for_new_cases(self, policy: Policy, scores: Evaluation, samples: Mapping[str, list[Sample]]) -> Evaluation:
         """Scores as they may leave, if their cases are those of an earlier answer or enough others."""
@@ -212,106 +193,43 @@ class RequestHandler:
         """What privacy has spent in all runs; without a limit it does not matter."""
         return Spending() if policy.max_epsilon is None else self.privacy.spending(run)
 
-    def _check_privacy(self, opened: _OpenRecipe, policy: Policy, request: Request, will_release: bool) -> None:
+    def _check_privacy(self, opened: OpenedRecipe, policy: Policy, request: Request, will_release: bool) -> None:
         """Refuse an update that the limit of all runs does not allow, before it is made or before it leaves."""
         if policy.max_epsilon is not None:
             new = will_release and not self.privacy.holds(request.run, request.part, request.broadcast.round)
             spent = self._spending(policy, request.run).noises
             refuse(refusal_of_privacy(policy, opened.workspace.components, spent, int(new)))
 
-    def _opened(self, text: str, policy: Policy) -> _OpenRecipe:
+    def _opened(self, text: str, policy: Policy) -> OpenedRecipe:
         """The recipe of a request with this site's own folder, device and encoder; built once."""
         if self._open is None or self._open.text != text:
             self._open = None  # frees the memory of the last recipe before the next one needs it
-            origin = "the server's recipe"
-            if len(text) > LONGEST_RECIPE:
-                raise PolyclinicError(f"{origin}: has {len(text)} characters, a site reads up to {LONGEST_RECIPE}.")
-            recipe = make_recipe(with_local_settings(parse_recipe(text, origin), self.settings, self.log), origin)
-            refuse(refusal_before_data(policy, recipe))
-            if self.settings.cache is None:
-                recipe = with_changes(recipe, {"data.cache_limit_mb": policy.max_home_gb * 1e9 / MB})
-            plan = plan_run(recipe)
-            # Units were agreed on for all sites, whatever the files of this site say.
-            plan = replace(plan, recipe=with_changes(plan.recipe, {"evaluation": recipe.evaluation}))
-            self._open = _OpenRecipe(text, plan.recipe, plan.federation, plan.open_workspace())
+            self._open = OpenedRecipe.open(text, policy, self.settings, self.log, self.processes)
         else:
             refuse(refusal_before_data(policy, self._open.recipe))
         return self._open
 
-    def _data(self, opened: _OpenRecipe, part: ProtocolPart, policy: Policy, run: str) -> SiteData:
-        """The site's prepared images for a part of the protocol; images of the last part are reused if possible."""
-        key = self._fingerprint("\n".join([run, part.name, *split_files([part]).values()]))
-        if key not in opened.data:
-            items = part.items(opened.federation, self.settings.name)
-            if items not in opened.images:
-                recipe = self._with_room(opened, items, policy, run)
-                self.log(f"reading {len(items)} images")
-                images = prepare_items(opened.federation, recipe, items, self.processes, self.log)
-                opened.images = {items: images}
-            folder = self.home / "runs" / run / part.name
-            opened.data = {key: site_data(self.settings.name, opened.images[items], part, folder, fixed=True)}
-        return opened.data[key]
-
-    def _with_room(self, opened: _OpenRecipe, items: tuple[Item, ...], policy: Policy, run: str) -> Recipe:
-        """The recipe, without the cache if the home has no room for it; refuses what fills the memory or the disk.
-
-        No image is read before.
-        """
-        recipe, federation = opened.recipe, opened.federation
-        total, largest = prepared_bytes(items, federation, recipe.data)
-        fits = total <= recipe.data.memory_limit_mb * MB
-        if recipe.data.cache != "off":
-            refuse(refusal_of_images(policy, largest))
-            reason = None
-            if self.settings.cache is None and not is_cached(items, federation, recipe.data):
-                reason = tidy_home(self.home, policy, run, self.log, total, spare_runs=fits)
-            if reason is None:
-                return recipe
-            refuse(None if fits else reason)
-            self.log(f"prepared images stay in memory: {reason}")
-        refuse(refusal_of_images(policy, total))
-        return with_changes(recipe, {"data.cache": "off"})
-
-    def _part(self, opened: _OpenRecipe, name: str, policy: Policy) -> ProtocolPart:
-        """The part of the protocol with its split and labels, drawn by the seed that the policy names."""
-        recipe = opened.recipe
-        if policy.split == "own":
-            seed = int(self._fingerprint("split")[:15], 16)
-            # Without the server's seed of labels: with it a server could ask for one set of labels after another.
-            recipe = with_changes(recipe, {"seed": seed, "data.label_seed": None, "data.split_from": "auto"})
-        return site_part(opened.federation, recipe, self.settings.name, name, opened.workspace.method.all_labels)
-
-    def _describe(self, opened: _OpenRecipe, policy: Policy, request: Request) -> Description:
-        federation, part = opened.federation, self._part(opened, request.part, policy)
+    def _describe(self, opened: OpenedRecipe, policy: Policy, request: Request) -> Description:
+        federation, part = opened.federation, opened.part(request.part, policy)
         items = federation.sites[self.settings.name]
         counts = {s: len(part.split.items(federation, self.settings.name, s)) for s in ("train", "val", "test")}
         header = item_header(items[0])
         spaced = header.affine is not None or federation.task.nominal_spacing(len(header.shape)) is not None
         return Description(
             self.settings.name, request.broadcast.round, task_of(federation), counts, spaced,
-            self._fingerprint(part.split.to_csv()), installed_versions(),
+            self.secret.fingerprint(part.split.to_csv()), installed_versions(),
             refusal=refusal(opened.workspace, policy, self._spending(policy, request.run)) or "",
         )  # fmt: skip
 
     def _require_same_split(self, part: ProtocolPart, file: Path) -> None:
         """Raise if files or cases changed within a run: an image that was trained on could be tested on later."""
-        fingerprint = self._fingerprint(part.split.to_csv())
+        fingerprint = self.secret.fingerprint(part.split.to_csv())
         if not file.exists():
             write_text(file, fingerprint)
         elif file.read_text(encoding="utf-8") != fingerprint:
             raise PolyclinicError(
                 "the site's images, cases or labels have changed since this run began; restore them, or start a new run"
             )
-
-    def _fingerprint(self, text: str) -> str:
-        """HMAC-SHA-256 that tells the server whether a split is still the same; the secret prevents guessing names."""
-        return hmac.new(self._secret(), text.encode(), "sha256").hexdigest()
-
-    def _secret(self) -> bytes:
-        file = self.home / "mark.secret"
-        if not file.exists():
-            write_private(file, secrets.token_bytes(32))
-        return file.read_bytes()
 
     def _audited(self, request: Request, asked: AskedRecipe, reply: Message) -> Message:
         """Write a reply to the audit log; one that cannot be logged does not leave."""

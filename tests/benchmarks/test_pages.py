@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import runpy
 import sys
 from pathlib import Path
 from statistics import mean
@@ -38,6 +39,26 @@ def test_every_recipe_loads_and_every_method_is_one(pages: ModuleType, tmp_path:
                 assert parse_method(method)
             for methods in grid.parts.values():
                 assert set(methods) <= set(grid.methods)
+
+
+def test_one_table_of_a_page_can_be_trained_alone(
+    pages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[tuple[str, ...]] = []
+    monkeypatch.setattr("page.Page.make", lambda page, data, out, jobs, trained: made.append(tuple(trained)))
+    monkeypatch.setenv("POLYCLINIC_REAL_DATA", str(tmp_path))
+
+    def called(*arguments: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["real", *arguments])
+        runpy.run_path(str(REAL / "__main__.py"), run_name="__main__")
+
+    called("fedbcs", "--grid", "brain_lgg", "--grid", "search")
+    called("fedbcs", "--tables")
+    called("fsf3a")
+    assert made == [("brain_lgg", "search"), (), ("hippocampus",)]
+    with pytest.raises(SystemExit):
+        called("fedbcs", "--grid", "brain")
+    assert "fedbcs has no table 'brain'; it has search, retina_vessel" in capsys.readouterr().err
 
 
 def test_the_committed_page_follows_from_the_records_without_training(pages: ModuleType, tmp_path: Path) -> None:

@@ -44,6 +44,9 @@ def test_bulky_structures_in_the_middle_ask_for_the_middle_alone() -> None:
     assert keys(advise(replace(VENTRICLE, middle=(170, 170)), NOTHING)) == {"data.size": "[192, 192]"}
     large = replace(VENTRICLE, size=(512, 512), middle=(130, 100))
     assert keys(advise(large, NOTHING)) == {"data.crop": "[144, 112]", "data.size": "[144, 112]"}
+    small = replace(VENTRICLE, middle=(20, 100))
+    assert keys(advise(small, NOTHING))["data.crop"] == "[64, 112]", "with what is around them"
+    assert "data.crop" not in keys(advise(replace(small, size=(64, 100)), NOTHING))
     assert "data.crop" not in keys(advise(replace(VESSELS, middle=(100, 100)), NOTHING)), "thin: patches"
     assert "data.crop" not in keys(advise(replace(VOLUMES, middle=(20, 20, 20)), NOTHING))
     reason = advise(replace(VENTRICLE, middle=(108, 120)), NOTHING).settings[0].reason

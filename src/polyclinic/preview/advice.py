@@ -21,6 +21,7 @@ _PATCH = 96
 _FEW_CASES = 10
 _RARE = 0.005  # share of an image
 _POOLED = 16  # what four poolings divide
+_LEAST_MIDDLE = 64  # pixels: what is around a structure tells, too
 _UP_TO_THE_EDGES = 0.9  # share of an image that structures reach over
 _LESS_OF_IT = 0.7  # share of an image that is worth cutting out
 
@@ -182,7 +183,7 @@ def _middle(traits: FederationTraits) -> tuple[int, ...] | None:
     """The middle of bulky structures' images, rounded up for the poolings, where it leaves enough out to pay."""
     if traits.dims == 3 or traits.is_thin or traits.size is None or traits.middle is None:
         return None
-    middle = tuple(-(-size // _POOLED) * _POOLED for size in traits.middle)
+    middle = tuple(max(_LEAST_MIDDLE, -(-size // _POOLED) * _POOLED) for size in traits.middle)
     return middle if prod(middle) <= _LESS_OF_IT * prod(traits.size) and len(middle) == 2 else None
 
 

@@ -109,6 +109,7 @@ _PATHFL = {
 # Every image, as eqs. 8 and 9 are written, and the share that the search chose; named, so that no default moves a row.
 _ALL_IMAGES, _FEW_IMAGES = "pathfl+cse(probability=1)", "pathfl+cse(probability=0.25)"
 _PATHFL_ROWS = {
+    "nuclei_xmod-full-range": (_BOTH_MEANS[1], _ALL_IMAGES, _FEW_IMAGES),
     "nuclei_xmod-site": (*_BOTH_MEANS, "fedbn", "pathfl-cse-afa", "pathfl-cse", _ALL_IMAGES, _FEW_IMAGES),
     "retina_vessel-site": (*_BOTH_MEANS[:2], _FEW_IMAGES),
     "cardiac_lv-site": (*_BOTH_MEANS[:2], _FEW_IMAGES),
@@ -144,6 +145,14 @@ PATHFL = Page(
         )
         for name, (title, recipe) in _PATHFL.items()
         for intensity in ("site", "full-range")),
+        Grid(
+            "nuclei_xmod-zero-one",
+            "Nuclei, `data.intensity = zero-one`, each image from 0 to 1",
+            "pictures",
+            (_BOTH_MEANS[1],),
+            changes={"federation": "nuclei_xmod", "data.intensity": "zero-one"},
+            advises=False,
+        ),
         # The norm of FedSODA, the authors' released code of the work before.
         Grid(
             "nuclei_xmod-group",

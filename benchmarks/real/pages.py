@@ -183,22 +183,24 @@ _OLD_VIEW = {"strong.clip": False, "strong.gamma": 0.0, "strong.noise": 0.0}
 # and not in thousands, a mask that lets more pixels in, less weight.
 _TRIES = {
     "fixmatch": ("", "(threshold=0.7,dice=true)", "(weight=0.3)"),
-    "fgasl": ("", "(delta_start=0.5,delta_end=0.8)", "(ema=0.9,delta_start=0.5,delta_end=0.8)"),
+    "fgasl": ("", "(dice=false)", "(dice=false,quantiles=class)"),
     "rscfed": ("", "(ema=0.99)", "(ema=0.99,weight=0.3)"),
     "fedcd": ("", "(ema=0.99)", "(ema=0.99,weight=0.3)"),
     "augseg": ("", "(ema=0.99)", "(ema=0.99,threshold=0.7)"),
     "dpl": ("", "(confidence=0.6)", "(weight=0.3)"),
 }
+# Six labels and as many steps leave room between the bounds: with twelve and 8 steps at a site FedAvg on the labels had
+# a validation Dice of 69.8 on the ventricle, and 72.0 with all labels (three seeds).
 _FEW_LABELS = {
-    "data.labelled": 12, "training.batch_size": 2, "training.rounds": 24, "training.validate_every": 12,
-    "evaluation.training_images": False,
+    "data.labelled": 6, "training.batch_size": 2, "training.rounds": 20, "training.steps_per_epoch": 12,
+    "training.validate_every": 10, "evaluation.training_images": False,
 }  # fmt: skip
 FGASL = Page(
     "fgasl",
     "FGASL before and after: strong views that the network's norm cancels, and views that it does not",
     (
         *_SAME,
-        "12 labelled images a site; tested on the own test images of all sites. `fl_lower` is FedAvg on the labelled",
+        "6 labelled images a site; tested on the own test images of all sites. `fl_lower` is FedAvg on the labelled",
         "images alone, `fl_upper` with all labels. Unseen sites are another question, with tables of its own.",
         "Every method of the family gets three settings, searched with half of the rounds; one that is not published",
         "must be a point better with both seeds. Validation images keep their labels: the search is not few-label.",
@@ -209,7 +211,7 @@ FGASL = Page(
             f"Which settings of `{method}`: searched on the left ventricle",
             "slices",
             tuple(f"{method}{settings}" for settings in tried),
-            changes={**_FEW_LABELS, "federation": "cardiac_lv", "training.rounds": 12},
+            changes={**_FEW_LABELS, "federation": "cardiac_lv", "training.rounds": 10},
         )
         for method, tried in _TRIES.items()
     )
@@ -222,11 +224,11 @@ FGASL = Page(
             changes={**_FEW_LABELS, "federation": name, **middle, **changes},
             reference=rows[0],
         )
-        # Not the vessels: twelve of their images are most of what a site has to train on.
+        # Not the vessels: their sites have too few images for most to go without a label.
         for name, title, recipe, middle in (
             ("cardiac_lv", "The left ventricle", "slices", {}),
-            ("brain_lgg", "Glioma", "slices", _GLIOMA),
-            ("nuclei_xmod", "Nuclei", "pictures", {}),
+            ("brain_lgg", "Glioma", "slices", {**_GLIOMA, "training.steps_per_epoch": 9}),
+            ("nuclei_xmod", "Nuclei", "pictures", {"training.steps_per_epoch": 6}),
         )
         for view, words, rows, changes in (
             ("after", "the new strong view", ("fl_lower", "fl_upper", "fixmatch", "fgasl"), {}),

@@ -62,10 +62,12 @@ def naive_quantile(values: Tensor, level: float) -> float:
     return ordered[low] + (place - low) * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])
 
 
-def naive_loss(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+def naive_loss(logits: Tensor, labels: Tensor, mask: Tensor, with_dice: bool = True) -> Tensor:
     """Equation 8, with cross-entropy over all pixels and the Dice of each image and class, on the mask alone."""
     p, classes = logits.softmax(1), logits.shape[1]
     ce = sum(-(p[:, c].log() * (labels == c) * mask).sum() for c in range(classes)) / mask.numel()
+    if not with_dice:
+        return ce
     dice = []
     for image in range(len(p)):
         for c in range(classes):
@@ -110,6 +112,35 @@ def test_the_term_is_that_of_two_whole_networks(dims: int, level: float, section
     assert any(g.abs().max() > 1e-3 for g in gradients[1])
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("with_dice", [True, False])
+def test_a_quantile_of_each_class_keeps_pixels_of_each_class(with_dice: bool) -> None:
+    """Labelled pixels of a class give the threshold of the pixels that the teachers say are of that class."""
+    settings = f"delta_start=0.7, delta_end=0.7, smoothing=0, quantiles=class, dice={str(with_dice).lower()}"
+    component, site, _ = prepared(settings)
+    step = mixed_step(site)
+    (ours,) = component.loss(step).values()
+    values = entropies(step.labelled.logits.detach().softmax(1))
+    found = component.state["threshold"].tolist()
+    assert found == pytest.approx([naive_quantile(values[step.labels == c], 0.7) for c in range(len(found))], rel=1e-5)
+    assert len(set(found)) > 1, "or one threshold would do"
+    labels, uncertainty = component._targets(step)
+    mask = torch.zeros_like(labels, dtype=torch.bool)
+    for c, threshold in enumerate(found):
+        mask |= (labels == c) & (uncertainty <= threshold)
+    assert 0 < mask.float().mean() < 1
+    torch.testing.assert_close(ours, naive_loss(step.unlabelled.logits, labels, mask, with_dice), rtol=1e-4, atol=1e-6)
+
+
+def test_a_class_without_labelled_pixels_keeps_its_threshold() -> None:
+    component, site, _ = prepared("smoothing=0.5, quantiles=class")
+    step = mixed_step(site)
+    step.labels = torch.zeros_like(step.labels)
+    component.loss(step)
+    first = component.state["threshold"].tolist()
+    assert first[0] > 0
+    assert first[1:] == [0] * (len(first) - 1)
 
 
 def test_the_teachers_disagree_and_both_count() -> None:

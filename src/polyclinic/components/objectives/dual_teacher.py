@@ -18,13 +18,15 @@ from round to round and never leaves the site.
 Departures, with the released code: the mask is by pixel (eq. 8 reads like one by image); cross-entropy is divided by
 all pixels, not by those kept; buffers of the dynamic teacher are copied, not averaged. The released masked Dice has a
 fault in the library that it uses; ours is masked after the softmax. Ours: classes exclude each other (softmax) in every
-task. A batch without labelled images leaves ``T_un`` as it is, and so does one whose outputs are not finite. A site
+task. ``dice = false`` and a threshold for each class, ``quantiles = "class"``, are options of ours: a quantile of all
+pixels keeps hardly any of a small structure, whose pixels are the least sure. A batch without labelled images leaves ``T_un`` as it is, and so does one whose outputs are not finite. A site
 without unlabelled images has neither teachers nor threshold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -34,7 +36,7 @@ from polyclinic.components.base import Component, ComponentSettings
 from polyclinic.components.registry import component
 from polyclinic.components.rounds import SiteRound
 from polyclinic.components.step import Step
-from polyclinic.components.toolbox.unlabelled.masked_losses import entropy, masked_loss, quantile
+from polyclinic.components.toolbox.unlabelled.masked_losses import class_quantiles, entropy, masked_loss, quantile
 from polyclinic.components.toolbox.unlabelled.teachers import StaticTeacher, follow, probabilities
 from polyclinic.networks.base import SegmentationNetwork
 
@@ -64,6 +66,8 @@ class DualTeacher(Component):
         delta_start: float = Field(0.15, ge=0, le=1, description="quantile of labelled entropies at the start")
         delta_end: float = Field(0.30, ge=0, le=1, description="and at the end of the run")
         debias: bool = Field(False, description="divide the threshold by 1 - pi_2^t, which ends its warm-up")
+        dice: bool = Field(True, description="the Dice of eq. 8; without it cross-entropy alone")
+        quantiles: Literal["all", "class"] = Field("all", description="of all pixels, or of those of each class")
 
     _static: StaticTeacher | None = None
     _dynamic: SegmentationNetwork | None = None
@@ -78,7 +82,8 @@ class DualTeacher(Component):
         if not self.settings.weight or not len(site.data.training_indices(False)):
             return
         self._static, self._dynamic = StaticTeacher(site, self.context.image_size), site.frozen()
-        self.state.setdefault("threshold", torch.zeros(()))
+        shape = (site.network.classes,) if self.settings.quantiles == "class" else ()
+        self.state.setdefault("threshold", torch.zeros(shape))
         self.state.setdefault("steps", torch.zeros((), dtype=torch.int64))
 
     def loss(self, step: Step) -> dict[str, Tensor]:
@@ -90,9 +95,11 @@ class DualTeacher(Component):
         if targets is None:
             return {}
         labels, uncertainty = targets
-        mask = uncertainty <= self._threshold()
+        threshold = self._threshold()
+        mask = uncertainty <= (threshold[labels] if self.settings.quantiles == "class" else threshold)
         with torch.autocast(labels.device.type, enabled=False):
-            return {self.name: self.settings.weight * masked_loss(step.unlabelled.logits, labels, mask)}
+            term = masked_loss(step.unlabelled.logits, labels, mask, self.settings.dice)
+        return {self.name: self.settings.weight * term}
 
     @torch.no_grad()
     def _move_threshold(self, step: Step) -> None:
@@ -101,7 +108,11 @@ class DualTeacher(Component):
             return
         chosen = self.settings
         level = chosen.delta_start + (chosen.delta_end - chosen.delta_start) * step.progress
-        observed = quantile(entropy(step.labelled.logits.float().softmax(1)), level)
+        values = entropy(step.labelled.logits.float().softmax(1))
+        if chosen.quantiles == "class":
+            observed = class_quantiles(values, step.labels, len(self.state["threshold"]), level)
+        else:
+            observed = quantile(values, level)
         # On the device: reading it would stall a GPU in every step. An overflow in half precision, whose step is
         # skipped, must not stay in the average for ever.
         before = self.state["threshold"].to(observed)

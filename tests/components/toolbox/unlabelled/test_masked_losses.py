@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from polyclinic.components.toolbox.segmentation_loss import masked_dice_loss
-from polyclinic.components.toolbox.unlabelled.masked_losses import divergence, entropy, masked_loss, quantile
+from polyclinic.components.toolbox.unlabelled.masked_losses import (
+    class_quantiles,
+    divergence,
+    entropy,
+    masked_loss,
+    quantile,
+)
 
 SHAPES = st.tuples(st.integers(1, 3), st.integers(2, 4), st.lists(st.integers(1, 4), min_size=2, max_size=3))
 
@@ -101,6 +107,23 @@ def test_quantile_interpolates_between_sorted_values(level: float) -> None:
     low, share = int(place), place - int(place)
     naive = ordered[low] + share * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])
     assert quantile(values, level).item() == pytest.approx(naive, abs=1e-6)
+
+
+@given(st.integers(1, 4), st.integers(0, 10_000), st.floats(0, 1))
+def test_quantiles_of_classes_are_those_of_their_own_values(classes: int, seed: int, level: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    values, labels = torch.rand(2, 3, 4, generator=generator), torch.randint(0, classes, (2, 3, 4), generator=generator)
+    found = class_quantiles(values, labels, classes + 1, level)
+    assert found[-1].isnan(), "a class that no pixel has"
+    for c in range(classes):
+        own = values[labels == c]
+        assert found[c].isnan() if not len(own) else found[c] == pytest.approx(float(quantile(own, level)), abs=1e-6)
+
+
+def test_quantiles_of_classes_of_more_values_than_can_be_sorted() -> None:
+    """Evenly spread ones stand for all."""
+    values, labels = torch.arange(1000.0), torch.arange(1000) // 500
+    assert class_quantiles(values, labels, 2, 0.5, most=200).tolist() == pytest.approx([249.5, 749.5], abs=6)
 
 
 def test_quantile_of_more_values_than_can_be_sorted() -> None:

@@ -37,6 +37,15 @@ def quantile(values: Tensor, level: float, most: int = 2**24) -> Tensor:
     return torch.quantile(flat[:: -(-len(flat) // most)], level)
 
 
+def class_quantiles(values: Tensor, labels: Tensor, classes: int, level: float, most: int = 2**24) -> Tensor:
+    """The ``level`` quantile of the values of each class's pixels, ``(classes,)``; NaN for a class without any."""
+    flat, index = values.flatten(), labels.flatten()
+    stride = -(-len(flat) * classes // most)
+    flat, index = flat[::stride], index[::stride]
+    own = index == torch.arange(classes, device=index.device).unsqueeze(1)
+    return torch.nanquantile(torch.where(own, flat, torch.nan), level, dim=1)
+
+
 def masked_loss(logits: Tensor, labels: Tensor, mask: Tensor, dice: bool = True) -> Tensor:
     """Cross-entropy (and soft Dice) where ``mask`` ``(batch, *spatial)`` is 1; the mean is over all pixels.
 

@@ -19,8 +19,9 @@ Departures, with the released code: the mask is by pixel (eq. 8 reads like one b
 all pixels, not by those kept; buffers of the dynamic teacher are copied, not averaged. The released masked Dice has a
 fault in the library that it uses; ours is masked after the softmax. Ours: classes exclude each other (softmax) in every
 task. ``dice = false`` and a threshold for each class, ``quantiles = "class"``, are options of ours: a quantile of all
-pixels keeps hardly any of a small structure, whose pixels are the least sure. A batch without labelled images leaves ``T_un`` as it is, and so does one whose outputs are not finite. A site
-without unlabelled images has neither teachers nor threshold.
+pixels keeps hardly any of a small structure, whose pixels are the least sure. A batch without labelled images leaves
+``T_un`` as it is, and so does one whose outputs are not finite. A site without unlabelled images has neither teachers
+nor threshold.
 """
 
 from __future__ import annotations

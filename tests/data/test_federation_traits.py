@@ -44,6 +44,7 @@ def test_numbers_are_those_of_the_images(tmp_path: Path) -> None:
     assert found.polarity == "brighter"
     assert found.middle == (32, 20), "columns 10 to 18 of 40, and the same on the other side"
     assert found.anisotropy == 1.0
+    assert found.pictures
     assert not found.is_thin
 
 
@@ -68,6 +69,7 @@ def test_slices_of_volumes_are_traits_of_slices(tmp_path: Path) -> None:
     found = FederationTraits.of(check_federation(tmp_path / "fed"))
     assert (found.dims, found.size) == (2, (64, 64))
     assert not found.is_thin
+    assert not found.pictures, "volumes have no range of bytes"
     assert found.middle is not None
     assert len(found.middle) == 2
 

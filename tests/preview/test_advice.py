@@ -74,8 +74,10 @@ def test_small_images_get_a_network_that_pools_less(size: tuple[int, ...], depth
     assert keys(advise(replace(VESSELS, size=size), NOTHING)).get("network.depth") == depth
 
 
-def test_mixed_polarity_asks_for_intensities_of_the_site() -> None:
-    assert keys(advise(replace(VESSELS, polarity="mixed"), NOTHING))["data.intensity"] == '"site"'
+def test_mixed_polarity_asks_for_the_range_of_pictures_and_else_for_intensities_of_the_site() -> None:
+    mixed = replace(VESSELS, polarity="mixed")
+    assert keys(advise(mixed, NOTHING))["data.intensity"] == '"site"'
+    assert keys(advise(replace(mixed, pictures=True), NOTHING))["data.intensity"] == '"full-range"'
     assert "data.intensity" not in keys(advise(VESSELS, NOTHING))
 
 

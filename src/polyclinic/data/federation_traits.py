@@ -7,6 +7,7 @@ from statistics import mean
 from typing import Literal
 
 from polyclinic.data.check import CheckReport
+from polyclinic.data.formats.registry import is_picture
 
 Polarity = Literal["brighter", "darker", "mixed", "unclear"]
 Shift = Literal["none", "mild", "clear", "strong"]
@@ -47,6 +48,8 @@ class FederationTraits:
     """The largest spacing over the smallest, at the site where that is most; 1 without spacings."""
     middle: tuple[int, ...] | None = None
     """How much of the middle of an image holds its structures, for 19 in 20 labels of every site."""
+    pictures: bool = False
+    """Whether all files are pictures, whose bytes have a range of their own."""
 
     @classmethod
     def of(cls, report: CheckReport) -> FederationTraits:
@@ -69,6 +72,9 @@ class FederationTraits:
             size=_largest(sizes),
             anisotropy=max((max(axes) / min(axes) for axes in spacings if min(axes) > 0), default=1.0),
             middle=_largest([row.middle for row in rows if row.middle is not None]),
+            pictures=all(
+                is_picture(path) for items in report.federation.sites.values() for item in items for path in item.images
+            ),
         )
 
     @property

@@ -17,6 +17,7 @@ from polyclinic.recipe import UNetSettings
 TRAINING_PAGE = "docs/explanation/training.md"
 _DEFAULTS_PAGE = "benchmarks/real/training_defaults.md"
 _ALIKE = 1.5  # of `distance`: with more, the nearest measured federation is another kind
+_INTENSITY_PAGE = "benchmarks/real/pathfl.md"
 _PATCH = 96
 _FEW_CASES = 10
 _RARE = 0.005  # share of an image
@@ -210,6 +211,9 @@ def _intensity(traits: FederationTraits) -> Setting | None:
     if traits.polarity != "mixed":
         return None
     reason = "structures are brighter than their surroundings at some sites and darker at others: mixed modalities"
+    if traits.pictures:
+        reason += f", which the brightness and colour of pictures tell ({_INTENSITY_PAGE})"
+        return Setting("data.intensity", '"full-range"', reason)
     return Setting("data.intensity", '"site"', reason)
 
 

@@ -109,7 +109,6 @@ _PATHFL = {
 # Every image, as eqs. 8 and 9 are written, and the share that the search chose; named, so that no default moves a row.
 _ALL_IMAGES, _FEW_IMAGES = "pathfl+cse(probability=1)", "pathfl+cse(probability=0.25)"
 _PATHFL_ROWS = {
-    "nuclei_xmod-full-range": (_BOTH_MEANS[1], _ALL_IMAGES, _FEW_IMAGES),
     "nuclei_xmod-site": (*_BOTH_MEANS, "fedbn", "pathfl-cse-afa", "pathfl-cse", _ALL_IMAGES, _FEW_IMAGES),
     "retina_vessel-site": (*_BOTH_MEANS[:2], _FEW_IMAGES),
     "cardiac_lv-site": (*_BOTH_MEANS[:2], _FEW_IMAGES),
@@ -139,7 +138,7 @@ PATHFL = Page(
             f"{name}-{intensity}",
             f"{title}, `data.intensity = {intensity}`",
             recipe,
-            _PATHFL_ROWS.get(f"{name}-{intensity}", (_BOTH_MEANS[1], _ALL_IMAGES)),
+            _PATHFL_ROWS.get(f"{name}-{intensity}", (_BOTH_MEANS[1], _ALL_IMAGES, _FEW_IMAGES)),
             changes={"federation": name, "data.intensity": intensity},
             reference=_BOTH_MEANS[1],
         )
@@ -169,6 +168,7 @@ PATHFL = Page(
         for title, intensity, method in (
             ("before: FedAvg uniform, full range", "full-range", _BOTH_MEANS[1]),
             ("before: PathFL, full range, CSE on every image", "full-range", _ALL_IMAGES),
+            ("PathFL, full range, CSE on a quarter", "full-range", _FEW_IMAGES),
             ("after: FedAvg by samples, intensities of the site", "site", "fedavg"),
             ("after: FedAvg uniform, intensities of the site", "site", _BOTH_MEANS[1]),
             ("PathFL, intensities of the site, CSE on every image", "site", _ALL_IMAGES),
@@ -227,7 +227,7 @@ FGASL = Page(
         # Not the vessels: their sites have too few images for most to go without a label.
         for name, title, recipe, middle in (
             ("cardiac_lv", "The left ventricle", "slices", {}),
-            ("brain_lgg", "Glioma", "slices", {**_GLIOMA, "training.steps_per_epoch": 9}),
+            ("brain_lgg", "Glioma", "slices", _GLIOMA),
             ("nuclei_xmod", "Nuclei", "pictures", {"training.steps_per_epoch": 6}),
         )
         for view, words, rows, changes in (

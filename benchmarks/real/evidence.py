@@ -41,11 +41,12 @@ def tables(folder: Path, traits: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(page: Page, grid: Grid, folder: Path) -> dict[str, Any] | None:
-    """One grid as plain data; None while it is not finished."""
+    """The finished rows of a grid as plain data; None while there are none to compare."""
     runs, recipe = folder / page.name / grid.name, grid.recipe_on(folder)
-    if not grid.is_finished(folder, runs):
+    finished = grid.finished_rows(folder, runs)
+    if finished is None:
         return None
-    grid.plan(folder, runs).save()
+    finished.plan(folder, runs).save()
     compared = comparison_of(runs, "dice")
     statistics = grid_statistics(runs, "dice", grid.reference or None)
     rows = []

@@ -20,6 +20,8 @@ from polyclinic.report.tables import Comparison, comparison_of, markdown_table
 from polyclinic.runs.grid_plan import GridPlan, plan_grid
 
 HERE = Path(__file__).parent
+REFERENCES = (("local", "central"), ("fl_lower", "fl_upper"))
+"""What bounds a method from below and from above, where a table has both."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,14 @@ class Grid:
         """The runs of this grid below ``out``."""
         return plan_grid(self.recipe_on(data), self.methods, self.seeds, out)
 
-    def is_finished(self, data: Path, out: Path) -> bool:
-        """Whether every run below ``out`` has its result."""
-        return all((cell.folder / "summary.json").exists() for cell in self.plan(data, out).cells)
-
-    def has_begun(self, data: Path, out: Path) -> bool:
-        """Whether every method has at least one result below ``out``."""
-        done = {cell.method for cell in self.plan(data, out).cells if (cell.folder / "summary.json").exists()}
-        return done == set(self.methods)
+    def finished_rows(self, data: Path, out: Path) -> Grid | None:
+        """This grid with the methods whose seeds are all done below ``out``; None without the reference and another."""
+        missing = {cell.method for cell in self.plan(data, out).cells if not (cell.folder / "summary.json").exists()}
+        done = tuple(method for method in self.methods if method not in missing)
+        if (self.reference or self.methods[0]) not in done or len(done) < min(2, len(self.methods)):
+            return None
+        parts = {title: tuple(m for m in methods if m in done) for title, methods in self.parts.items()}
+        return replace(self, methods=done, parts={title: methods for title, methods in parts.items() if methods})
 
     def scores(self, data: Path, folder: Path, method: str) -> list[float]:
         """Average test Dice of a method in %, by seed; nothing until all seeds are done, or if it has no row here."""
@@ -71,14 +73,13 @@ class Grid:
         return [100 * read_json(run)["average"]["dice"] for run in runs] if done else []
 
     def section(self, data: Path, folder: Path) -> list[str]:
-        """Everything about this grid, from its run folders."""
+        """Everything about this grid, whose runs are all done, from their folders."""
         out, recipe = folder / self.name, self.recipe_on(data)
         plan = self.plan(data, out)
         plan.save()
         runs = {m: [cell.folder for cell in plan.cells if cell.method == m] for m in self.methods}
-        done = self.is_finished(data, out)
         metrics = recipe.evaluation.metrics
-        compared = write_tables(out, metrics[0], metrics, not done, self.reference or None)
+        compared = write_tables(out, metrics[0], metrics, reference=self.reference or None)
         lines = [f"## {self.title}", ""]
         lines += [f"Recipe: [{self.recipe}.toml](recipes/{self.recipe}.toml){self._changes()}.", ""]
         if self.parts:
@@ -93,7 +94,7 @@ class Grid:
         else:
             lines += [compared.to_markdown()]
         if len(metrics) > 1:
-            tables = [comparison_of(out, metric, partial=not done) for metric in metrics]
+            tables = [comparison_of(out, metric) for metric in metrics]
             lines += ["### All metrics", "", markdown_table(overview_rows(tables)), ""]
             lines += [f"Averages over sites; overlaps in %, distances in {_units(runs)}.", ""]
         return [*lines, *gap_closed(compared), *_training(runs, recipe)]
@@ -156,12 +157,16 @@ class Page:
         if notes.exists():
             lines += [notes.read_text(encoding="utf-8").strip(), ""]
         lines += self._overall(data, folder)
-        begun = [grid for grid in self.grids if grid.has_begun(data, folder / grid.name)]
-        for grid in begun:
-            lines += grid.section(data, folder)
-        if len(begun) < len(self.grids):
-            titles = "; ".join(grid.title for grid in self.grids if grid not in begun)
-            lines += ["## Not run yet", "", f"{titles}.", ""]
+        missing = []
+        for grid in self.grids:
+            finished = grid.finished_rows(data, folder / grid.name)
+            if finished is not None:
+                lines += finished.section(data, folder)
+            if finished != grid:
+                rows = [f"`{method}`" for method in grid.methods if finished and method not in finished.methods]
+                missing.append(f"- {grid.title}{': ' if rows else ''}{', '.join(rows)}")
+        if missing:
+            lines += ["## Not run yet", "", *missing, ""]
         lines += [f"The runs behind it, without weights: [records/{self.name}.tar.xz](records/{self.name}.tar.xz).", ""]
         return "\n".join(lines)
 
@@ -206,22 +211,27 @@ def _units(runs: Mapping[str, list[Path]]) -> str:
 
 
 def gap_closed(compared: Comparison) -> list[str]:
-    """How much of the way from the lower reference to the upper one each method goes, where a table has both."""
-    for lower, upper in (("local", "central"), ("fl_lower", "fl_upper")):
-        ends = [compared.mean(method, "average") if method in compared.methods else None for method in (lower, upper)]
-        if ends[0] is None or ends[1] is None or ends[1] <= ends[0]:
-            continue
-        between = {m: v for m in compared.methods if m not in (lower, upper) and (v := compared.mean(m, "average"))}
-        title = [f"### Between `{lower}` and `{upper}`", ""]
-        if max(between.values()) <= ends[0]:
-            return [*title, f"Every method is below `{lower}`: there is no share of the gap to speak of.", ""]
-        rows = [["method", "share of the gap"]]
-        rows += [[method, f"{(value - ends[0]) / (ends[1] - ends[0]):.0%}"] for method, value in between.items()]
-        return [
-            *title, markdown_table(rows), "",
-            f"Of the {100 * (ends[1] - ends[0]):.2f} points of Dice between the two references; means over seeds.", "",
-        ]  # fmt: skip
-    return []
+    """How much of the way from a lower reference to an upper one each method goes, where a table has both."""
+    return [line for ends in REFERENCES for line in _gap(compared, *ends)]
+
+
+def _gap(compared: Comparison, lower: str, upper: str) -> list[str]:
+    if not {lower, upper} <= set(compared.methods):
+        return []
+    low, high = (compared.mean(method, "average") for method in (lower, upper))
+    if low is None or high is None or high <= low:
+        return []
+    ends = {method for pair in REFERENCES for method in pair}
+    between = {m: v for m in compared.methods if m not in ends and (v := compared.mean(m, "average"))}
+    title = [f"### Between `{lower}` and `{upper}`", ""]
+    if not between or max(between.values()) <= low:
+        return [*title, f"Every method is below `{lower}`: there is no share of the gap to speak of.", ""]
+    rows = [["method", "share of the gap"]]
+    rows += [[method, f"{(value - low) / (high - low):.0%}"] for method, value in between.items()]
+    return [
+        *title, markdown_table(rows), "",
+        f"Of the {100 * (high - low):.2f} points of Dice between the two references; means over seeds.", "",
+    ]  # fmt: skip
 
 
 def _part(compared: Comparison, methods: tuple[str, ...]) -> Comparison:

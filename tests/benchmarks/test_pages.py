@@ -20,8 +20,8 @@ REAL = Path(__file__).resolve().parents[2] / "benchmarks" / "real"
 @pytest.fixture
 def pages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(REAL))
-    for name in ("pages", "page", "records"):
-        sys.modules.pop(name, None)
+    for name in [one for one in sys.modules if one.split(".")[0] in ("pages", "page", "records")]:
+        del sys.modules[name]
     import pages
 
     return pages
@@ -61,13 +61,41 @@ def test_one_table_of_a_page_can_be_trained_alone(
     assert "fedbcs has no table 'brain'; it has search, retina_vessel" in capsys.readouterr().err
 
 
-def test_the_committed_page_follows_from_the_records_without_training(pages: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", sorted(path.name.split(".")[0] for path in (REAL / "pages").glob("[a-z]*.py")))
+def test_the_committed_page_follows_from_the_records_without_training(
+    pages: ModuleType, tmp_path: Path, name: str
+) -> None:
     """Means, intervals, p-values and words are computed again from every value of every case."""
     import records
 
-    page = pages.PAGES["fsf3a"]
-    records.restore(REAL / "records" / "fsf3a.tar.xz", tmp_path, tmp_path)
-    assert page.text(tmp_path, tmp_path) == (REAL / "fsf3a.md").read_text(encoding="utf-8")
+    if name == "shared":
+        assert name not in pages.PAGES
+        return
+    page = pages.PAGES[name]
+    records.restore(REAL / "records" / f"{name}.tar.xz", tmp_path, tmp_path)
+    assert page.text(tmp_path, tmp_path) == (REAL / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_a_new_row_hides_no_table_whose_other_rows_are_done(pages: ModuleType, tmp_path: Path) -> None:
+    """Rows whose seeds are all done are shown; without the reference nothing is."""
+    import page
+
+    grid = page.Grid("grid", "Title", "pictures", ("fedavg", "fedbn", "fedprox"), seeds=(0, 1))
+
+    def finish(method: str, seed: int) -> None:
+        folder = tmp_path / "grid" / f"{method}-seed{seed}"
+        folder.mkdir(parents=True)
+        (folder / "summary.json").write_text("{}")
+
+    out = tmp_path / "grid"
+    finish("fedbn", 0), finish("fedbn", 1), finish("fedprox", 0), finish("fedavg", 0)
+    assert grid.finished_rows(tmp_path, out) is None, "the reference has one seed"
+    finish("fedavg", 1)
+    assert grid.finished_rows(tmp_path, out).methods == ("fedavg", "fedbn")
+    finish("fedprox", 1)
+    assert grid.finished_rows(tmp_path, out) == grid
+    with_parts = page.replace(grid, methods=("fedavg", "fedbn", "new"), parts={"a": ("fedbn", "new"), "b": ("new",)})
+    assert with_parts.finished_rows(tmp_path, out).parts == {"a": ("fedbn",)}
 
 
 def test_recorded_averages_are_those_of_the_recorded_cases(pages: ModuleType, tmp_path: Path) -> None:

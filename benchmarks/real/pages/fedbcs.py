@@ -1,0 +1,62 @@
+"""FedBCS before and after its defaults changed."""
+
+from __future__ import annotations
+
+from page import Grid, Page, Search
+
+from pages.shared import BOTH_MEANS, GLIOMA, SAME
+
+# As released, with foreground alone as anchors; as the paper's eqs. 15 and 16, all classes; with a smaller weight. All
+# settings that matter are named, so that no default moves a row.
+_FOREGROUND, _ALL, _LESS = "fedbcs(anchors=foreground,weight=1)", "fedbcs(weight=1)", "fedbcs(weight=0.1)"
+_FEDBCS = (*BOTH_MEANS[:2], _FOREGROUND, _ALL, _LESS)
+_FSR_ALONE = "fedbcs-cdpa"
+_BEFORE_AFTER = (*BOTH_MEANS[:2], _FOREGROUND, _LESS)
+FEDBCS = Page(
+    "fedbcs",
+    "FedBCS before and after: which pixels are anchors of CDPA",
+    (*SAME, f"`{_FOREGROUND}` was the default before, as in the released code."),
+    (
+        Search(
+            "search",
+            "Which settings: searched on vessels",
+            "pictures",
+            (
+                "fedbcs(weight=1)", "fedbcs(weight=0.3)", "fedbcs(weight=0.1)", "fedbcs(weight=0.03)",
+                "fedbcs(tau=0.1,weight=0.1)", "fedbcs(tau=0.005,weight=0.1)",
+            ),
+            changes={"federation": "retina_vessel", "evaluation.training_images": False},
+        ),
+        *(Grid(
+            name, title, recipe, rows, changes={"federation": name.removesuffix("-batch"), **changes},
+            advises="network.norm" not in changes,
+        )
+        for name, title, recipe, rows, changes in (
+            ("retina_vessel", "Vessels in retinal images of four centres", "pictures",
+             (*BOTH_MEANS, "fedbn", *_FEDBCS[2:], _FSR_ALONE), {}),
+            # FSR blends a map with its instance norm: in a network of instance norms there is nothing left to blend.
+            ("retina_vessel-batch", "Vessels, a network of batch norms", "pictures",
+             (*_FEDBCS, _FSR_ALONE), {"network.norm": "batch"}),
+            ("cardiac_lv", "The left ventricle in MR slices of three hospitals", "slices", _BEFORE_AFTER, {}),
+            ("brain_lgg", "Glioma in MR slices of four hospitals", "slices", _BEFORE_AFTER, GLIOMA),
+            ("cardiac_lv-batch", "The left ventricle, a network of batch norms", "slices",
+             (*_BEFORE_AFTER, _FSR_ALONE), {"network.norm": "batch"}),
+            ("brain_lgg-batch", "Glioma, a network of batch norms", "slices",
+             (*_BEFORE_AFTER, _FSR_ALONE), {**GLIOMA, "network.norm": "batch"}),
+        )),
+    ),
+    overall={
+        title: {
+            f"{words}{norm}": (f"{name}{suffix}", method)
+            for suffix, norm in (("", ""), ("-batch", ", batch norm"))
+            for name, words in (
+                ("retina_vessel", "vessels"), ("cardiac_lv", "left ventricle"), ("brain_lgg", "glioma"),
+            )
+        }
+        for title, method in {
+            "FedAvg, by samples": "fedavg", "FedAvg, uniform": BOTH_MEANS[1],
+            "before: anchors of the foreground": _FOREGROUND, "all classes as anchors": _ALL,
+            "all classes, weight 0.1": _LESS, "FSR alone": _FSR_ALONE,
+        }.items()
+    },
+)  # fmt: skip

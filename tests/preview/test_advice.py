@@ -141,14 +141,27 @@ def test_upper_references_are_never_advised() -> None:
 
 
 def test_tables_are_those_of_the_same_question() -> None:
-    """Few labels and unseen sites have tables of their own; where there are none, all are shown."""
+    """Few labels and unseen sites have tables of their own; where there are none, nothing was measured."""
     own = table(VESSELS, "own", MeasuredRow("fedbcs", 71.0, 1.0, 0.5, 1.5, "better"))
     few = table(VESSELS, "few", MeasuredRow("fgasl", 71.0, 1.0, 0.5, 1.5, "better"), labelled=12)
     unseen = table(VESSELS, "unseen", protocol="leave-one-site-out")
     known = Evidence((own, few, unseen), {})
     nearest = [advise(VESSELS, known).nearest, advise(VESSELS, known, labelled=5).nearest]
     nearest += [advise(VESSELS, known, unseen=True).nearest, advise(VESSELS, Evidence((few,), {})).nearest]
-    assert [one.federation for one in nearest if one] == ["own", "few", "unseen", "few"]
+    assert [one.federation for one in nearest if one] == ["own", "few", "unseen"]
+
+
+def test_of_one_federation_the_table_with_the_advised_intensities_speaks() -> None:
+    mixed = replace(VESSELS, polarity="mixed", pictures=True)
+    row = MeasuredRow("fedbcs", 71.0, 1.0, 0.5, 1.5, "better")
+    tables = [table(mixed, "nuclei", row, intensity=name) for name in ("site", "full-range", "zero-one")]
+    for known in (tables, tables[::-1]):
+        nearest = advise(mixed, Evidence(tuple(known), {})).nearest
+        assert nearest is not None
+        assert nearest.intensity == "full-range"
+        nearest = advise(replace(mixed, polarity="brighter"), Evidence(tuple(known), {})).nearest
+        assert nearest is not None
+        assert nearest.intensity == "zero-one", "what a recipe has where nothing is advised"
 
 
 def test_small_federations_get_a_word_of_warning() -> None:

@@ -6,13 +6,14 @@ Settings follow from the images; methods from what was measured on the federatio
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf, log2, prod
 
 from polyclinic.data.federation_traits import FederationTraits
 from polyclinic.preview.evidence import Evidence, MeasuredRow, MeasuredTable, distance
-from polyclinic.recipe import UNetSettings
+from polyclinic.recipe import DataSettings, UNetSettings
 
 TRAINING_PAGE = "docs/explanation/training.md"
 _DEFAULTS_PAGE = "benchmarks/real/training_defaults.md"
@@ -87,16 +88,15 @@ def advise(traits: FederationTraits, evidence: Evidence, unseen: bool = False, l
     ``labelled`` is how many images of a site will have labels; without it all that have one now.
     """
     few = labelled is not None or traits.labelled < 1
-    fitting = [table for table in evidence.tables if _judges_alike(table, unseen, few)] or list(evidence.tables)
-    tables = sorted(fitting, key=lambda table: distance(traits, table.traits))
-    near = [table for table in tables if distance(traits, table.traits) < inf]
+    settings = tuple(setting for rule in _SETTINGS if (setting := rule(traits)) is not None)
+    near = _near(traits, [table for table in evidence.tables if _judges_alike(table, unseen, few)], settings)
     methods = [
         MethodAdvice(method, reason, _measured(method, near), evidence.costs.get(method.split("(")[0]))
         for method, reason in _candidates(traits, unseen, few, near)
     ]
     return Advice(
         traits,
-        tuple(setting for rule in _SETTINGS if (setting := rule(traits)) is not None),
+        settings,
         tuple(methods),
         near[0] if near else None,
         bool(near) and distance(traits, near[0].traits) <= _ALIKE,
@@ -104,7 +104,18 @@ def advise(traits: FederationTraits, evidence: Evidence, unseen: bool = False, l
     )
 
 
+def _near(
+    traits: FederationTraits, tables: Iterable[MeasuredTable], settings: Iterable[Setting]
+) -> list[MeasuredTable]:
+    """Tables of federations that can be compared, the most alike first; of one federation's, those with the advised
+    intensities first."""
+    advised = next((json.loads(one.value) for one in settings if one.key == "data.intensity"), DataSettings().intensity)
+    found = sorted(tables, key=lambda table: (distance(traits, table.traits), table.intensity != advised))
+    return [table for table in found if distance(traits, table.traits) < inf]
+
+
 def _judges_alike(table: MeasuredTable, unseen: bool, few: bool) -> bool:
+    """Whether a table answers the question: full labels say nothing of few, nor own test images of unseen sites."""
     return (table.protocol == "leave-one-site-out") == unseen and (table.labelled is not None) == few
 
 

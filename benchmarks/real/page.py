@@ -17,11 +17,14 @@ from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import load_recipe
 from polyclinic.report.overview import overview_rows, write_tables
 from polyclinic.report.tables import Comparison, comparison_of, markdown_table
-from polyclinic.runs.grid_plan import GridPlan, plan_grid
+from polyclinic.runs.grid_plan import Cell, GridPlan, plan_grid
 
 HERE = Path(__file__).parent
 REFERENCES = (("local", "central"), ("fl_lower", "fl_upper"))
 """What bounds a method from below and from above, where a table has both."""
+
+
+_FEWEST_SEEDS = 3
 
 
 @dataclass(frozen=True)
@@ -56,13 +59,19 @@ class Grid:
         return plan_grid(self.recipe_on(data), self.methods, self.seeds, out)
 
     def finished_rows(self, data: Path, out: Path) -> Grid | None:
-        """This grid with the methods whose seeds are all done below ``out``; None without the reference and another."""
-        missing = {cell.method for cell in self.plan(data, out).cells if not (cell.folder / "summary.json").exists()}
-        done = tuple(method for method in self.methods if method not in missing)
-        if (self.reference or self.methods[0]) not in done or len(done) < min(2, len(self.methods)):
-            return None
-        parts = {title: tuple(m for m in methods if m in done) for title, methods in self.parts.items()}
-        return replace(self, methods=done, parts={title: methods for title, methods in parts.items() if methods})
+        """This grid with the methods whose seeds are all done below ``out``; None without the reference and another.
+
+        A grid of more than three seeds begins to show with three, of all rows that have them.
+        """
+        done = {(cell.method, cell.seed) for cell in self.plan(data, out).cells if _is_done(cell)}
+        for count in range(len(self.seeds), min(_FEWEST_SEEDS, len(self.seeds)) - 1, -1):
+            seeds = self.seeds[:count]
+            rows = tuple(method for method in self.methods if {(method, seed) for seed in seeds} <= done)
+            if (self.reference or self.methods[0]) in rows and len(rows) >= min(2, len(self.methods)):
+                parts = {title: tuple(m for m in methods if m in rows) for title, methods in self.parts.items()}
+                parts = {title: methods for title, methods in parts.items() if methods}
+                return replace(self, methods=rows, parts=parts, seeds=seeds)
+        return None
 
     def scores(self, data: Path, folder: Path, method: str) -> list[float]:
         """Average test Dice of a method in %, by seed; nothing until all seeds are done, or if it has no row here."""
@@ -164,6 +173,7 @@ class Page:
                 lines += finished.section(data, folder)
             if finished != grid:
                 rows = [f"`{method}`" for method in grid.methods if finished and method not in finished.methods]
+                rows += [f"seed {seed}" for seed in grid.seeds if finished and seed not in finished.seeds]
                 missing.append(f"- {grid.title}{': ' if rows else ''}{', '.join(rows)}")
         if missing:
             lines += ["## Not run yet", "", *missing, ""]
@@ -183,6 +193,10 @@ class Page:
             ]
             rows.append([title, *found])
         return ["## Before and after", "", markdown_table(rows), "", "Test Dice in %, mean over sites.", ""]
+
+
+def _is_done(cell: Cell) -> bool:
+    return (cell.folder / "summary.json").exists()
 
 
 def _spread(values: Sequence[float]) -> str:

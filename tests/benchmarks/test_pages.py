@@ -98,6 +98,26 @@ def test_a_new_row_hides_no_table_whose_other_rows_are_done(pages: ModuleType, t
     assert with_parts.finished_rows(tmp_path, out).parts == {"a": ("fedbn",)}
 
 
+def test_a_grid_of_five_seeds_begins_to_show_with_three(pages: ModuleType, tmp_path: Path) -> None:
+    import page
+
+    grid = page.Grid("grid", "Title", "pictures", ("fedavg", "fedbn"), seeds=(0, 1, 2, 3, 4))
+
+    def finish(method: str, *seeds: int) -> None:
+        for seed in seeds:
+            folder = tmp_path / "grid" / f"{method}-seed{seed}"
+            folder.mkdir(parents=True)
+            (folder / "summary.json").write_text("{}")
+
+    out = tmp_path / "grid"
+    finish("fedavg", 0, 1, 2, 3), finish("fedbn", 0, 1)
+    assert grid.finished_rows(tmp_path, out) is None
+    finish("fedbn", 2)
+    assert grid.finished_rows(tmp_path, out) == page.replace(grid, seeds=(0, 1, 2))
+    finish("fedbn", 3, 4), finish("fedavg", 4)
+    assert grid.finished_rows(tmp_path, out) == grid
+
+
 def test_recorded_averages_are_those_of_the_recorded_cases(pages: ModuleType, tmp_path: Path) -> None:
     """Naively: a site's Dice is the mean over its cases and classes, the average is that over sites."""
     import records

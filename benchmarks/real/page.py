@@ -15,7 +15,9 @@ import polyclinic
 from polyclinic.core.files import read_json, write_text
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import load_recipe
+from polyclinic.report.grid_cases import read_cases
 from polyclinic.report.overview import overview_rows, write_tables
+from polyclinic.report.statistics import statistics_of
 from polyclinic.report.tables import Comparison, comparison_of, markdown_table
 from polyclinic.runs.grid_plan import Cell, GridPlan, plan_grid
 
@@ -40,6 +42,8 @@ class Grid:
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Tables of some of the methods, by title; without any there is one of all."""
     reference: str = ""
+    differences: tuple[tuple[str, str], ...] = ()
+    """Further pairs of methods, the second taken from the first: claims that are not about the reference."""
     advises: bool = True
     """Whether `polyclinic advise` takes it as evidence: a test of methods, with a network that it would advise."""
 
@@ -70,7 +74,8 @@ class Grid:
             if (self.reference or self.methods[0]) in rows and len(rows) >= min(2, len(self.methods)):
                 parts = {title: tuple(m for m in methods if m in rows) for title, methods in self.parts.items()}
                 parts = {title: methods for title, methods in parts.items() if methods}
-                return replace(self, methods=rows, parts=parts, seeds=seeds)
+                pairs = tuple(pair for pair in self.differences if set(pair) <= set(rows))
+                return replace(self, methods=rows, parts=parts, seeds=seeds, differences=pairs)
         return None
 
     def scores(self, data: Path, folder: Path, method: str) -> list[float]:
@@ -106,7 +111,20 @@ class Grid:
             tables = [comparison_of(out, metric) for metric in metrics]
             lines += ["### All metrics", "", markdown_table(overview_rows(tables)), ""]
             lines += [f"Averages over sites; overlaps in %, distances in {_units(runs)}.", ""]
-        return [*lines, *gap_closed(compared), *_training(runs, recipe)]
+        return [*lines, *self._differences(out, metrics[0]), *gap_closed(compared), *_training(runs, recipe)]
+
+    def _differences(self, out: Path, metric: str) -> list[str]:
+        """Intervals of the further pairs, over cases and seeds."""
+        if not self.differences:
+            return []
+        cases, lines = read_cases(out), []
+        for method, other in self.differences:
+            found = statistics_of(replace(cases, methods=(other, method)), metric).methods[method]
+            assert found.difference is not None
+            assert found.interval is not None
+            low, high = 100 * found.interval.low, 100 * found.interval.high
+            lines.append(f"- {method} against {other}: {100 * found.difference:+.2f} [{low:.2f}, {high:.2f}]")
+        return ["### Other differences", "", *lines, "", "Intervals as above, without correction for their number.", ""]
 
     def _changes(self) -> str:
         said = ", ".join(f"`{key} = {json.dumps(value)}`" for key, value in self.changes.items())
@@ -171,7 +189,7 @@ class Page:
             finished = grid.finished_rows(data, folder / grid.name)
             if finished is not None:
                 lines += finished.section(data, folder)
-            if finished != grid:
+            if finished is None or (finished.methods, finished.seeds) != (grid.methods, grid.seeds):
                 rows = [f"`{method}`" for method in grid.methods if finished and method not in finished.methods]
                 rows += [f"seed {seed}" for seed in grid.seeds if finished and seed not in finished.seeds]
                 missing.append(f"- {grid.title}{': ' if rows else ''}{', '.join(rows)}")

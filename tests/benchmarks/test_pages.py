@@ -94,6 +94,7 @@ def test_a_new_row_hides_no_table_whose_other_rows_are_done(pages: ModuleType, t
     assert grid.finished_rows(tmp_path, out).methods == ("fedavg", "fedbn")
     finish("fedprox", 1)
     assert grid.finished_rows(tmp_path, out) == grid
+    assert page.replace(grid, differences=(("fedbn", "new"),)).finished_rows(tmp_path, out).differences == ()
     with_parts = page.replace(grid, methods=("fedavg", "fedbn", "new"), parts={"a": ("fedbn", "new"), "b": ("new",)})
     assert with_parts.finished_rows(tmp_path, out).parts == {"a": ("fedbn",)}
 
@@ -135,6 +136,24 @@ def test_recorded_averages_are_those_of_the_recorded_cases(pages: ModuleType, tm
         means = {site: mean(values) for site, values in by_site.items()}
         assert {site: values["dice"] for site, values in summary["sites"].items()} == pytest.approx(means)
         assert summary["average"]["dice"] == pytest.approx(mean(means.values()))
+
+
+def test_a_further_difference_takes_the_second_method_from_the_first(pages: ModuleType, tmp_path: Path) -> None:
+    """Naively: both methods' averages over sites, mean over seeds, as no case of these volumes is left out."""
+    import records
+
+    records.restore(REAL / "records" / "fsf3a.tar.xz", tmp_path, tmp_path)
+    (grid,) = pages.PAGES["fsf3a"].grids
+    method, other = pair = ("fsf3a", "fedfocaltversky")
+    assert pair in grid.differences
+    grid.plan(tmp_path, tmp_path / grid.name).save()
+    means = [mean(grid.scores(tmp_path, tmp_path, name)) for name in (method, other)]
+    line = next(
+        one for one in grid._differences(tmp_path / grid.name, "dice") if one.startswith(f"- {method} against {other}:")
+    )
+    difference, low, high = (float(word.strip("[],")) for word in line.split()[-3:])
+    assert difference == pytest.approx(means[0] - means[1], abs=0.005)
+    assert low < difference < high
 
 
 def test_shares_of_the_gap_are_between_the_two_references(pages: ModuleType) -> None:

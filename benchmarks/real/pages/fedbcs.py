@@ -12,6 +12,8 @@ _FOREGROUND, _ALL, _LESS = "fedbcs(anchors=foreground,weight=1)", "fedbcs(weight
 _FEDBCS = (*BOTH_MEANS[:2], _FOREGROUND, _ALL, _LESS)
 _FSR_ALONE = "fedbcs-cdpa"
 _BEFORE_AFTER = (*BOTH_MEANS[:2], _FOREGROUND, _LESS)
+# What CDPA adds to FSR, and the anchors of the code against those of the equations.
+_PAIRS = ((_LESS, _FSR_ALONE), (_ALL, _FSR_ALONE), (_FOREGROUND, _ALL), (_FOREGROUND, _LESS))
 FEDBCS = Page(
     "fedbcs",
     "FedBCS before and after: which pixels are anchors of CDPA",
@@ -30,6 +32,7 @@ FEDBCS = Page(
         *(Grid(
             name, title, recipe, rows, changes={"federation": name.removesuffix("-batch"), **changes},
             advises="network.norm" not in changes,
+            differences=tuple(pair for pair in _PAIRS if set(pair) <= set(rows)),
         )
         for name, title, recipe, rows, changes in (
             ("retina_vessel", "Vessels in retinal images of four centres", "pictures",

@@ -52,6 +52,7 @@ FGASL = Page(
             rows,
             changes={**_FEW_LABELS, "federation": name, **middle, **changes},
             reference=rows[0],
+            differences=(("fgasl", "fixmatch"),),
         )
         # Not the vessels: their sites have too few images for most to go without a label.
         for name, title, recipe, middle in (

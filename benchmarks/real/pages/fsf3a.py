@@ -31,6 +31,10 @@ FSF3A = Page(
                 "References: FedAvg (the Dice loss alone), local models at home, all volumes in one place": _REFERENCES,
             },
             reference="feddice",
+            differences=(
+                *(("fsf3a", other) for other in _AGGREGATORS[:-1]),
+                *(("fsf3a", other) for other in _LOSSES[1:-1]),
+            ),
         ),
     ),
 )

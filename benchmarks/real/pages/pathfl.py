@@ -69,6 +69,7 @@ PATHFL = Page(
             _PATHFL_ROWS.get(f"{name}-{intensity}", (BOTH_MEANS[1], _ALL_IMAGES, _FEW_IMAGES)),
             changes={"federation": name, "data.intensity": intensity},
             reference=BOTH_MEANS[1],
+            differences=((_FEW_IMAGES, _ALL_IMAGES), (_ALL_IMAGES, "pathfl-cse"), (_FEW_IMAGES, "pathfl-cse")),
         )
         for name, (title, recipe) in _PATHFL.items()
         for intensity in ("site", "full-range")),
@@ -89,6 +90,7 @@ PATHFL = Page(
             changes={"federation": "nuclei_xmod", "data.intensity": intensity, **_TRAINED},
             parts=_TABLES,
             reference=BOTH_MEANS[1],
+            differences=(("pathfl-cse", "pathfl-cse-afa"), (_FEW_IMAGES, "pathfl-cse"), (_ALL_IMAGES, "pathfl-cse")),
         ) for intensity in ("full-range", "site")),
         # The norm of FedSODA, the authors' released code of the work before.
         Grid(

@@ -11,9 +11,18 @@ from pages.shared import BOTH_MEANS, GLIOMA, SAME
 _FOREGROUND, _ALL, _LESS = "fedbcs(anchors=foreground,weight=1)", "fedbcs(weight=1)", "fedbcs(weight=0.1)"
 _FEDBCS = (*BOTH_MEANS[:2], _FOREGROUND, _ALL, _LESS)
 _FSR_ALONE = "fedbcs-cdpa"
+# Options of kin for rare classes and for labels of coarse cells, beside what is published.
+_OPTIONS = ("feduv", "feduv(target=shares)", "fpl(cells=nearest)", "fpl(cells=share)")
 _BEFORE_AFTER = (*BOTH_MEANS[:2], _FOREGROUND, _LESS)
 # What CDPA adds to FSR, and the anchors of the code against those of the equations.
-_PAIRS = ((_LESS, _FSR_ALONE), (_ALL, _FSR_ALONE), (_FOREGROUND, _ALL), (_FOREGROUND, _LESS))
+_PAIRS = (
+    (_LESS, _FSR_ALONE),
+    (_ALL, _FSR_ALONE),
+    (_FOREGROUND, _ALL),
+    (_FOREGROUND, _LESS),
+    _OPTIONS[1::-1],
+    _OPTIONS[:1:-1],
+)
 FEDBCS = Page(
     "fedbcs",
     "FedBCS before and after: which pixels are anchors of CDPA",
@@ -36,7 +45,7 @@ FEDBCS = Page(
         )
         for name, title, recipe, rows, changes in (
             ("retina_vessel", "Vessels in retinal images of four centres", "pictures",
-             (*BOTH_MEANS, "fedbn", *_FEDBCS[2:], _FSR_ALONE), {}),
+             (*BOTH_MEANS, "fedbn", *_FEDBCS[2:], _FSR_ALONE, *_OPTIONS), {}),
             # FSR blends a map with its instance norm: in a network of instance norms there is nothing left to blend.
             ("retina_vessel-batch", "Vessels, a network of batch norms", "pictures",
              (*_FEDBCS, _FSR_ALONE), {"network.norm": "batch"}),

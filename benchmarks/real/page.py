@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -79,12 +80,12 @@ class Grid:
         return None
 
     def scores(self, data: Path, folder: Path, method: str) -> list[float]:
-        """Average test Dice of a method in %, by seed; nothing until all seeds are done, or if it has no row here."""
-        runs = [
-            cell.folder / "summary.json" for cell in self.plan(data, folder / self.name).cells if cell.method == method
-        ]
-        done = bool(runs) and all(run.exists() for run in runs)
-        return [100 * read_json(run)["average"]["dice"] for run in runs] if done else []
+        """Average test Dice of a method in %, by seed; nothing before three are done, or if it has no row here."""
+        cells = [cell for cell in self.plan(data, folder / self.name).cells if cell.method == method]
+        ready = list(takewhile(_is_done, cells))
+        if not cells or len(ready) < min(_FEWEST_SEEDS, len(cells)):
+            return []
+        return [100 * read_json(cell.folder / "summary.json")["average"]["dice"] for cell in ready]
 
     def section(self, data: Path, folder: Path) -> list[str]:
         """Everything about this grid, whose runs are all done, from their folders."""
@@ -199,7 +200,7 @@ class Page:
         return "\n".join(lines)
 
     def _overall(self, data: Path, folder: Path) -> list[str]:
-        """Test Dice of the rows of ``overall``, mean and deviation over seeds; a cell is empty until all seeds ran."""
+        """Test Dice of the rows of ``overall``, mean and deviation over seeds; a cell is empty until three seeds ran."""
         if not self.overall:
             return []
         columns = list(dict.fromkeys(column for row in self.overall.values() for column in row))

@@ -9,10 +9,19 @@ import pytest
 import torch
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.data.federation import Task
 from polyclinic.federation.workspace import build_workspace, choose_device, describe_components
 from polyclinic.methods.expression import parse_method
 from polyclinic.networks import build_network
+from polyclinic.recipe.files import load_recipe, make_recipe
 from support import assert_same, tiny_recipe, tiny_server, tiny_task
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+
+
+def names(pattern: str) -> list[str]:
+    """The project's recipes whose names fit."""
+    return sorted(path.name for path in RECIPES.glob(f"{pattern}.toml"))
 
 
 def test_every_weight_either_stays_or_travels() -> None:
@@ -72,6 +81,26 @@ def test_a_strong_view_that_the_norm_takes_back_is_said(
     found = [warning for warning in warnings if "strong." in warning]
     assert len(found) == (1 if warned else 0)
     assert all(warning.startswith(warned or "") for warning in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        *((recipe, ["fsr"]) for recipe in names("fedbcs-*")),  # section 4.2 of the paper names instance norm
+        *((recipe, []) for recipe in names("pathfl-*")),
+    ],
+)
+def test_a_recipe_of_a_paper_is_told_only_what_holds_for_it(name: str, said: list[str]) -> None:
+    recipe = load_recipe(RECIPES / name, ["network.width=2"])
+    warnings = build_workspace(recipe, Task(("background", "structure"), 3, 2)).warnings()
+    assert [warning.partition(":")[0] for warning in warnings] == said
+
+
+def test_a_method_without_gain_under_the_defaults_says_so_in_short_sentences() -> None:
+    warnings = build_workspace(make_recipe({"federation": "memory", "method": "pathfl+fsr"}), tiny_task()).warnings()
+    assert [warning.partition(":")[0] for warning in warnings] == ["cse", "afa", "fsr"]
+    assert all(len(warning) < 210 and warning.count("\n") == 0 for warning in warnings)
+    assert build_workspace(make_recipe({"federation": "memory", "method": "fedavg"}), tiny_task()).warnings() == []
 
 
 def test_a_device_that_is_not_there_gets_a_sentence() -> None:

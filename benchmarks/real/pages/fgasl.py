@@ -82,10 +82,10 @@ FGASL = Page(
     overall={
         title: {name: (f"{name}-{view}", method) for name in ("cardiac_lv", "brain_lgg", "nuclei_xmod")}
         for title, view, method in (
-            ("FedAvg on the labels alone (`fl_lower`)", "after", "fl_lower"),
+            ("FedAvg on the labels alone, fl_lower", "after", "fl_lower"),
             ("before: FixMatch", "before", "fixmatch"), ("before: FGASL", "before", "fgasl"),
             ("after: FixMatch", "after", "fixmatch"), ("after: FGASL", "after", "fgasl"),
-            ("FedAvg with all labels (`fl_upper`)", "after", "fl_upper"),
+            ("FedAvg with all labels, fl_upper", "after", "fl_upper"),
         )
     },
 )  # fmt: skip

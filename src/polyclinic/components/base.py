@@ -47,6 +47,8 @@ class Context:
     """Whether images may still differ in their mean and deviation."""
     fixed_views: bool = False
     """Whether the weak view of an unlabelled image is always the image as it is."""
+    norm_takes_style: bool = False
+    """Whether the network's norm takes the mean and deviation out of every image's maps."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class Component:
         """Refuse, with a ``PolyclinicError``, a method or network that it cannot work with; all of it is built."""
 
     def warnings(self) -> list[str]:
-        """Sentences about settings that make little sense together."""
+        """Sentences about settings that make little sense together, or with which no gain is to be expected."""
         return []
 
     def used_equations(self) -> tuple[str, ...]:

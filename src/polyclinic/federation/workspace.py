@@ -172,7 +172,7 @@ def build_workspace(
     fixed = recipe.data.patch is None and not (recipe.strong.geometry and recipe.augmentation.moves)
     context = Context(
         task, recipe.training, recipe.policies, recipe.seed, unseen_sites, size, recipe.data.value_range,
-        recipe.data.keeps_style, fixed,
+        recipe.data.keeps_style, fixed, recipe.network.cancels_contrast,
     )  # fmt: skip
     components = method.build(context)
     for hook in ("objective", "make_optimizer"):

@@ -273,6 +273,21 @@ def test_settings_get_a_sentence() -> None:
     assert [len(found) for found in warnings.values()] == [0, 1, 0]
 
 
+@pytest.mark.parametrize(
+    ("settings", "norm", "said"),
+    [
+        ("", "instance", True),
+        ("(statistics=scalar,when=train)", "instance", True),
+        ("(tap=input)", "instance", False),  # no norm was there before it
+        ("", "group", False),
+        ("", "batch", False),
+    ],
+)
+def test_a_norm_that_has_aligned_the_features_is_said(settings: str, norm: str, said: bool) -> None:
+    workspace = build_workspace(tiny_recipe(f"fedavg+afa{settings}", network={"norm": norm}), tiny_task())
+    assert any(warning.startswith("afa: expect no gain") for warning in workspace.warnings()) == said
+
+
 @pytest.mark.parametrize(("statistics", "numbers"), [("channel", 8), ("scalar", 1)])
 def test_the_declared_shapes_follow_the_statistics(statistics: str, numbers: int) -> None:
     workspace = build_workspace(tiny_recipe(f"fedavg+afa(statistics={statistics})"), tiny_task())

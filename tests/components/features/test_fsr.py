@@ -397,6 +397,24 @@ def test_warnings() -> None:
     assert "no effect" in warnings("fedavg+fsr(form=released, gate=softmax)")[0]
 
 
+@pytest.mark.parametrize(
+    ("settings", "norm", "said"),
+    [
+        ("", "instance", True),
+        ("(form=released)", "instance", True),
+        ("(taps=[input,encoder1])", "instance", True),
+        ("(taps=[input])", "instance", False),  # no norm was there before it
+        ("(taps=[])", "instance", False),
+        ("", "batch", False),
+        ("", "batch-nostats", False),
+        ("", "group", False),
+    ],
+)
+def test_a_norm_that_has_taken_the_style_is_said(settings: str, norm: str, said: bool) -> None:
+    found = workspace_of(f"fedavg+fsr{settings}", norm=norm).warnings()
+    assert any(warning.startswith("fsr: expect no gain") for warning in found) == said
+
+
 def test_skip_pool_and_features_see_the_recalibrated_map() -> None:
     workspace = workspace_of("fedavg+fsr")
     network = workspace.network.eval()

@@ -295,16 +295,28 @@ def test_a_quarter_of_the_images_is_changed_by_default() -> None:
     assert abs(float(changed) - 0.25) < 4 * (0.25 * 0.75 / count) ** 0.5
 
 
-def test_the_intensity_of_the_recipe_is_known_and_a_useless_one_is_said() -> None:
-    found = {}
-    for intensity in ("zero-one", "site", "z-score"):
-        recipe = tiny_recipe("fedavg+cse", data={"intensity": intensity})
-        workspace = build_workspace(recipe, tiny_task())
-        assert all(c.context.value_range == recipe.data.value_range for c in workspace.components)
-        found[intensity] = [w for c in workspace.components for w in c.warnings()]
-    assert found["zero-one"] == found["site"] == []
-    (warning,) = found["z-score"]
-    assert "cse changes almost nothing" in warning
+@pytest.mark.parametrize(
+    ("intensity", "said"),
+    [
+        ("zero-one", "cse: from 0 to 1 it cost Dice"),
+        ("full-range", "cse: from 0 to 1 it cost Dice"),
+        ("percentile", "cse: from 0 to 1 it cost Dice"),
+        ("z-score", "cse changes almost nothing"),
+        ("site", None),
+        ("none", None),
+    ],
+)
+def test_the_intensity_of_the_recipe_is_known_and_one_that_does_not_fit_is_said(
+    intensity: str, said: str | None
+) -> None:
+    recipe = tiny_recipe("fedavg+cse", data={"intensity": intensity})
+    workspace = build_workspace(recipe, tiny_task())
+    assert all(c.context.value_range == recipe.data.value_range for c in workspace.components)
+    found = [w for c in workspace.components for w in c.warnings()]
+    assert len(found) == (said is not None)
+    assert all(warning.startswith(said or "") for warning in found)
+    off = build_workspace(tiny_recipe("fedavg+cse(probability=0)", data={"intensity": intensity}), tiny_task())
+    assert off.warnings() == []
 
 
 @pytest.mark.parametrize(("statistics", "numbers"), [("scalar", 1), ("channel", 2)])

@@ -135,9 +135,16 @@ class Afa(Component):
         self._names = {key: f"taps.{tap}.{self.name}.{key}" for key in ("mean", "deviation", "count")}
 
     def warnings(self) -> list[str]:
-        """A probability that is never asked for."""
-        given = "probability" in self.settings.model_fields_set
-        return ["afa: probability has no effect unless when=train."] if given and self.settings.when != "train" else []
+        """Say when the network has aligned the features already, and of a probability that is never asked for."""
+        sentences = []
+        if self.context.norm_takes_style and self.settings.tap != "input":
+            sentences.append(
+                "afa: expect no gain, the network's norm evens out every image's features (benchmarks/real/pathfl.md); "
+                "leave afa out, or set network.norm = group, as the pathfl recipes do."
+            )
+        if "probability" in self.settings.model_fields_set and self.settings.when != "train":
+            sentences.append("afa: probability has no effect unless when=train.")
+        return sentences
 
     def sets(self, name: str) -> bool:
         """All three buffers."""

@@ -218,8 +218,13 @@ class Fsr(Component):
         return transform, gates.replace("sigmoid(", f"{self.settings.gate}("), blend
 
     def warnings(self) -> list[str]:
-        """Say when nothing is recalibrated, and when a setting has no effect."""
+        """Say when nothing is recalibrated, when the network has done it, and when a setting has no effect."""
         sentences = []
+        if self.context.norm_takes_style and set(self._taps) - {"input"}:
+            sentences.append(
+                "fsr: expect no gain, the network's norm takes style out of every block (benchmarks/real/fedbcs.md); "
+                "leave fsr out, or take a batch norm, as the authors' released network has (network.norm = batch)."
+            )
         if not self._taps:
             empty = "no encoder stage lies between the first and the bottleneck"
             sentences.append(f"fsr recalibrates nothing: {empty if self.settings.taps == 'auto' else 'taps is empty'}.")

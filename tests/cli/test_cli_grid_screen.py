@@ -35,7 +35,7 @@ def test_words_of_a_run_that_goes_on(runs: list[GridRun]) -> None:
     assert run_text(run) == ""
     do_rounds(progress, runs[0], 4, 0.81234)
     assert run_text(run) == "val Dice 0.812"
-    run.view = replace(run.view, stuck=True)
+    run.view = replace(run.view, stuck="stuck at background")
     assert run_text(run) == "val Dice 0.812, stuck at background"
     do_rounds(progress, runs[0], 10, 0.9)
     assert run_text(run) == "testing"

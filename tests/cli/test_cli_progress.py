@@ -37,6 +37,17 @@ def test_without_a_terminal_every_round_is_a_line_on_stderr(capsys: pytest.Captu
     ]
 
 
+def test_a_round_that_finds_nothing_says_where(capsys: pytest.CaptureFixture[str]) -> None:
+    with ScreenObserver("fedavg") as screen:
+        screen.on_start("all", ["north", "south"], 3, 0)
+        screen.on_round({**event(0, 0.0), "stuck": 5, "stuck_sites": {}})
+        screen.on_round({**event(1, 0.5), "stuck": 0, "stuck_sites": {"south": 5}})
+    assert capsys.readouterr().err.splitlines() == [
+        "fedavg: round 1/3 val Dice 0.000 (stuck at background) (1.8 s)",
+        "fedavg: round 2/3 val Dice 0.500 (stuck at background at south) (1.8 s)",
+    ]
+
+
 def test_long_preparation_says_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

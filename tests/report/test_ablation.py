@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +68,26 @@ def test_csv_and_json_have_full_precision(table: AblationTable) -> None:
     assert facts["contributions"]["a"] == {"mean": pytest.approx(0.175), "pairs": 2}
 
 
+def test_steps_and_stuck_runs_stand_below_the_table(
+    table: AblationTable, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "steps" not in table.to_markdown()
+    stuck = "Stuck at background: m-a seed 0 (5 validated rounds); see docs/explanation/training.md."
+    comparison = replace(table.comparison, steps={**dict.fromkeys(KEPT, 24), "m": 12}, words=(stuck,))
+    table = replace(table, comparison=comparison)
+    steps = "Optimiser steps of all sites together: fedavg 24, m-b 24, m-a 24, m 12."
+    assert table.to_markdown().endswith(f"in it alone.\n- {steps}\n- {stuck}\n")
+    monkeypatch.setenv("COLUMNS", "120")
+    table.show()
+    assert capsys.readouterr().out.splitlines()[-2:] == [steps, stuck]
+    rows = csv.DictReader(io.StringIO(table.to_csv()))
+    found = [(row["method"], row["column"], row["steps"]) for row in rows if row["method"] == "m"]
+    assert found == [("m", "north", ""), ("m", "average", "12")]
+    facts = json.loads(json.dumps(table.to_json()))
+    assert [row["steps"] for row in facts["rows"]] == [24, 24, 24, 12]
+    assert facts["words"] == [steps, stuck]
+
+
 def test_a_narrow_terminal_drops_the_names_which_the_marks_repeat(
     table: AblationTable, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +133,7 @@ def test_names_of_four_sites_are_broken_at_their_joints_in_80_columns(
     assert lines[2].split()[:2] == ["55.00", "±"]
 
 
-def _write(folder: Path, methods: list[str], done: list[str]) -> None:
+def _write(folder: Path, methods: list[str], done: list[str], **more: Any) -> None:
     runs = [{"method": method, "seed": 0, "folder": method} for method in methods]
     folder.mkdir(exist_ok=True)
     (folder / "grid.json").write_text(json.dumps({"methods": methods, "seeds": [0], "runs": runs}))
@@ -119,7 +141,7 @@ def _write(folder: Path, methods: list[str], done: list[str]) -> None:
     (folder / "ablation.json").write_text(json.dumps({"method": "m", "components": ["a", "b"], "rows": rows}))
     for name in done:
         (folder / name).mkdir(exist_ok=True)
-        summary = {"sites": {"x": {"dice": 0.5}}, "average": {"dice": 0.5}}
+        summary = {"sites": {"x": {"dice": 0.5}}, "average": {"dice": 0.5}, **more}
         (folder / name / "summary.json").write_text(json.dumps(summary))
 
 
@@ -129,6 +151,7 @@ def test_it_is_read_from_a_grid_that_may_hold_more(tmp_path: Path) -> None:
     assert table.comparison.methods == tuple(KEPT)
     assert table.comparison.missing == (), "fedbn is no row"
     assert table.mean("m-a", "x") == 0.5
+    assert table.words == ()
     (tmp_path / "m" / "summary.json").unlink()
     assert ablation_of(tmp_path, "dice", partial=True).comparison.missing == ("m seed 0",)
     with pytest.raises(PolyclinicError, match="m seed 0 is not finished; start the same ablate command again"):
@@ -136,3 +159,14 @@ def test_it_is_read_from_a_grid_that_may_hold_more(tmp_path: Path) -> None:
     _write(tmp_path, ["fedbn"], [])
     with pytest.raises(PolyclinicError, match="lists other methods; start the same ablate command again"):
         ablation_of(tmp_path, "dice", partial=True)
+
+
+def test_what_it_says_of_the_training_is_of_its_own_rows(tmp_path: Path) -> None:
+    stuck = {"all": {"longest": 5, "at_end": 5}}
+    _write(tmp_path, ["fedbn", *KEPT], ["fedbn"], steps=99, stuck=stuck)
+    _write(tmp_path, ["fedbn", *KEPT], list(KEPT), steps=24)
+    _write(tmp_path, ["fedbn", *KEPT], ["m"], steps=24, stuck=stuck)
+    assert ablation_of(tmp_path, "dice").words == (
+        "Optimiser steps of all sites together: 24 for every method.",
+        "Stuck at background: m seed 0 (5 validated rounds, to the end); see docs/explanation/training.md.",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,15 @@ def test_check_marks_numbers_and_which_method_a_row_is() -> None:
         "     & \\checkmark & - & - &  &  \\\\ % m-a",
         "    \\checkmark & \\checkmark & \\textbf{70.00} & \\textbf{70.00} & $+20.00$ &  \\\\ % m",
     ]
+
+
+def test_the_caption_ends_with_the_optimiser_steps() -> None:
+    plain = table("north")
+    steps = dict.fromkeys(plain.kept, 24)
+    with_steps = replace(plain, comparison=replace(plain.comparison, steps=steps))
+    (caption,) = [line for line in latex_ablation(with_steps).splitlines() if "\\caption" in line]
+    assert caption.endswith("underlined. Optimiser steps of all sites together: 24 for every method.}")
+    assert "Best in bold, second underlined.}" in latex_ablation(plain)
 
 
 def test_names_are_text_and_no_commands(tmp_path: Path) -> None:

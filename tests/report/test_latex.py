@@ -6,6 +6,7 @@ import doctest
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,17 @@ def test_the_layout_of_a_papers_table() -> None:
     assert "dice in \\%, mean $\\pm$ standard deviation over 2 seeds. Best in bold, second underlined." in "".join(
         lines
     )
+
+
+def test_the_caption_ends_with_the_optimiser_steps() -> None:
+    one = table(("fedavg", "fed_bn"), ("a",))
+    assert "steps" not in latex_table(one)
+    lines = latex_table(replace(one, steps={"fedavg": 24, "fed_bn": 12})).splitlines()
+    (caption,) = [line for line in lines if "\\caption" in line]
+    assert caption.endswith(" Optimiser steps of all sites together: fedavg 24, fed\\_bn 12.}")
+    many = {f"a-method-with-a-name-{number}": number for number in range(15)}
+    long = latex_table(replace(one, steps=many, missing=("fedprox seed 1",) * 30))
+    assert "Optimiser steps of all sites together: a-method-with-a-name-0 0" in long, "a long caption cuts none off"
 
 
 @given(st.text(max_size=30))

@@ -142,3 +142,13 @@ def test_a_run_that_finds_nothing_says_so_on_the_screen_and_in_the_lines() -> No
     assert line == "stuck: nothing found in the last 7 validated rounds; see docs/explanation/training.md"
     assert not any("stuck" in line for line in shown(a_view()))
     assert "; stuck at background; " in state(a_view(stuck=7))
+
+
+def test_a_site_that_finds_nothing_is_named_on_the_screen_and_in_the_lines() -> None:
+    view = a_view(stuck=0)
+    view["sites"]["so\x1buth"] = {"status": "waiting", "stuck": 6}
+    assert shown(view, width=140)[-1] == (
+        "stuck: nothing found at so uth (last 6 validated rounds), while other sites found something; "
+        "see docs/explanation/training.md"
+    )
+    assert "; stuck at background at so uth; training: north" in state(view)

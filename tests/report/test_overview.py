@@ -92,6 +92,10 @@ def test_tables_say_how_long_their_rows_were_trained_and_which_runs_found_nothin
     assert steps == "Optimiser steps of all sites together: x 24, y 12."
     assert stuck.startswith("Stuck at background: y seed 0 (7 validated rounds, to the end)")
     assert f"- {steps}\n" in (grid / "table.md").read_text()
+    assert f" {steps}}}" in (grid / "table.tex").read_text()
+    with (grid / "table.csv").open(newline="") as file:
+        found = [(row["method"], row["steps"]) for row in csv.DictReader(file) if row["column"] == "average"]
+    assert found == [("x", "24"), ("y", "12")]
 
 
 def test_one_metric_has_no_overview(tiny_recipe_file: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,9 @@ def test_a_row_a_method_and_methods_without_the_key_stand_for_every_value(table:
 
 def test_csv_counts_the_seeds_that_gave_a_number(table: StudyTable) -> None:
     header, *lines = table.to_csv().splitlines()
-    assert header == "data.labelled,method,column,metric,mean,standard_deviation,seeds"
-    assert "2,fl_lower,average,dice,0.75,,1" in lines
-    assert "2,fl_upper,a,dice,0.9,0.0,2" in lines
+    assert header == "data.labelled,method,column,metric,mean,standard_deviation,seeds,steps"
+    assert "2,fl_lower,average,dice,0.75,,1," in lines
+    assert "2,fl_upper,a,dice,0.9,0.0,2," in lines
     assert len(lines) == 2 * 2 * 2
 
 
@@ -51,11 +52,36 @@ def test_the_table_is_printed_with_its_caption(table: StudyTable, capsys: pytest
     assert "ran once." in " ".join(shown.split())
 
 
+def test_steps_and_stuck_runs_stand_below_the_table(
+    table: StudyTable, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = {value: replace(one, steps={"fl_lower": 12 * int(value)}) for value, one in table.tables.items()}
+    fixed = {value: replace(one, steps={"fl_upper": 24}) for value, one in table.fixed.items()}
+    stuck = "Stuck at background: fl_lower seed 0 in data.labelled=1 (5 validated rounds); see docs/explanation/x.md."
+    table = replace(table, tables=tables, fixed=fixed, stuck=stuck)
+    steps = (
+        "Optimiser steps of all sites together: fl_lower 12, fl_upper 24 with data.labelled=1; "
+        "24 for every method with data.labelled=2."
+    )
+    assert table.to_markdown().endswith(f"ran once.\n\n- {steps}\n- {stuck}\n")
+    monkeypatch.setenv("COLUMNS", "160")
+    table.show()
+    assert capsys.readouterr().out.splitlines()[-2:] == [steps, stuck]
+    lines = table.to_csv().splitlines()
+    assert "2,fl_lower,average,dice,0.75,,1,24" in lines
+    assert "2,fl_lower,a,dice,0.75,,1," in lines
+    facts = json.loads(json.dumps(table.to_json()))
+    assert [row["steps"] for row in facts["rows"]] == [12, 24, 24, 24]
+    assert facts["words"] == [steps, stuck]
+
+
 def test_a_study_is_read_from_its_grids(tmp_path: Path) -> None:
+    stuck = {"all": {"longest": 0, "at_end": 0, "sites": {"a": {"longest": 5, "at_end": 5}}}}
     for name, method, dice in (("labelled=1", "fedavg", 0.5), ("labelled=2", "fedavg", 0.6), ("fixed", "central", 0.9)):
         run = tmp_path / name / "run"
         run.mkdir(parents=True)
-        summary = {"sites": {"a": {"dice": dice}}, "average": {"dice": dice}}
+        summary = {"sites": {"a": {"dice": dice}}, "average": {"dice": dice}, "steps": 24}
+        summary |= {"stuck": stuck} if name == "labelled=1" else {}
         (run / "summary.json").write_text(json.dumps(summary))
         runs = [{"method": method, "seed": 0, "folder": "run"}]
         (tmp_path / name / "grid.json").write_text(json.dumps({"methods": [method], "seeds": [0], "runs": runs}))
@@ -68,7 +94,13 @@ def test_a_study_is_read_from_its_grids(tmp_path: Path) -> None:
     assert [plain.mean("fedavg", value) for value in plain.values] == [0.5, 0.6]
     assert "ran once" not in plain.caption
     (tmp_path / "study.json").write_text(json.dumps({**plan, "methods": ["fedavg", "central"], "fixed": "fixed"}))
-    assert study_of(tmp_path, "dice").mean("central", "2") == 0.9
+    whole = study_of(tmp_path, "dice")
+    assert whole.mean("central", "2") == 0.9
+    assert whole.words == (
+        "Optimiser steps of all sites together: 24 for every method.",
+        "Stuck at background at single sites: a of fedavg seed 0 in labelled=1 (5 validated rounds, to the end); "
+        "see docs/explanation/training.md.",
+    )
 
 
 @pytest.fixture
@@ -98,8 +130,8 @@ def test_two_keys_give_a_matrix_a_method(pairs: StudyTable, capsys: pytest.Captu
 
 def test_csv_and_json_have_both_keys_and_no_deviation_of_one_seed(pairs: StudyTable) -> None:
     header, *lines = pairs.to_csv().splitlines()
-    assert header == "training.lr,data.labelled,method,column,metric,mean,standard_deviation,seeds"
-    assert "0.2,5,fl_lower,average,dice,0.7,,1" in lines
+    assert header == "training.lr,data.labelled,method,column,metric,mean,standard_deviation,seeds,steps"
+    assert "0.2,5,fl_lower,average,dice,0.7,,1," in lines
     assert len(lines) == 4 * 2 * 2
     facts = json.loads(json.dumps(pairs.to_json()))
     assert facts["keys"] == ["training.lr", "data.labelled"]
@@ -108,6 +140,7 @@ def test_csv_and_json_have_both_keys_and_no_deviation_of_one_seed(pairs: StudyTa
         "method": "fl_lower",
         "sites": {"a": {"mean": 0.7, "standard_deviation": None, "seeds": [0.7]}},
         "average": {"mean": 0.7, "standard_deviation": None, "seeds": [0.7]},
+        "steps": None,
     }
 
 

@@ -59,6 +59,20 @@ def test_csv_has_full_precision_and_empty_cells_for_what_is_unknown(table: Compa
     assert rows["first", "a"]["difference"] == ""
 
 
+def test_steps_of_the_runs_stand_in_the_line_of_the_average(tmp_path: Path) -> None:
+    grid = make_grid(tmp_path, {"first": [{"a": 0.5}, {"a": 0.6}], "older": [{"a": 0.7}, {"a": 0.7}]})
+    for seed, steps in enumerate((24, 25)):
+        path = grid / f"first-seed{seed}" / "summary.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "steps": steps}))
+    table = comparison_of(grid, "dice")
+    assert table.steps == table.to_json()["steps"] == {"first": 24.5}
+    reader = csv.DictReader(io.StringIO(table.to_csv()))
+    assert list(reader.fieldnames or ())[-1] == "steps", "columns of earlier versions keep their places"
+    assert {(row["method"], row["column"]): row["steps"] for row in reader} == {
+        ("first", "a"): "", ("first", "average"): "24.5", ("older", "a"): "", ("older", "average"): "",
+    }  # fmt: skip
+
+
 def test_markdown_is_a_table_with_a_caption(table: Comparison) -> None:
     lines = table.to_markdown().splitlines()
     assert lines[:2] == ["| method | a | b | average | vs first |", "| --- | ---: | ---: | ---: | ---: |"]

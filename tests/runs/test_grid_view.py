@@ -26,7 +26,9 @@ def test_a_run_in_the_middle(tmp_path: Path) -> None:
     assert view == RunView(10, 3, 1, 0.5, 2, 1234.0)
     assert view.finished().done == 10
     write_live(run, round=3, rounds=10, dice=0.0, stuck=5)
-    assert read_view(run).stuck
+    assert read_view(run).stuck == "stuck at background"
+    write_live(run, round=3, rounds=10, dice=0.2, stuck=0, sites={"north": {"stuck": 5}, "south": {}, "west": 3})
+    assert read_view(run).stuck == "stuck at background at north"
 
 
 def test_parts_that_are_tested_count_whole_and_once(tmp_path: Path) -> None:

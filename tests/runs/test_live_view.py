@@ -228,3 +228,13 @@ def test_a_run_that_finds_nothing_is_marked_until_it_finds_something(live: LiveV
     assert live.view["stuck"] == 5
     live.on_round(event(2, stuck=0))
     assert live.view["stuck"] == 0
+
+
+def test_a_site_that_finds_nothing_is_marked_until_it_finds_something(folder: RunFolder, live: LiveView) -> None:
+    live.on_round(event(0, stuck_sites={"a": 5}))
+    assert {name: site.get("stuck") for name, site in live.view["sites"].items()} == {"a": 5, "b": None}
+    folder.add_event(event(0, stuck_sites={"a": 5}))
+    live.on_start("all", ["a", "b"], 3, 1)
+    assert live.view["sites"]["a"]["stuck"] == 5, "a resumed run says the same"
+    live.on_round(event(1))
+    assert "stuck" not in live.view["sites"]["a"]

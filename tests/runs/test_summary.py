@@ -83,3 +83,12 @@ def test_a_part_that_found_nothing_for_long_is_named_with_how_long() -> None:
         "fold-3": {"longest": 6, "at_end": 6},
     }
     assert stuck_parts([{"part": "all"}]) == {}
+
+
+def test_sites_that_found_nothing_for_long_stand_beside_the_part() -> None:
+    found: list[dict[str, int]] = [{}, {"south": 5}, {"south": 6, "west": 5}, {"west": 6}]
+    events = [{"part": "all", "stuck": 0, "stuck_sites": sites} for sites in found]
+    sites = {"south": {"longest": 6, "at_end": 0}, "west": {"longest": 6, "at_end": 6}}
+    assert stuck_parts(events) == {"all": {"longest": 0, "at_end": 0, "sites": sites}}
+    older = {"part": "fold-2", "stuck": 5}
+    assert stuck_parts([*events, older])["fold-2"] == {"longest": 5, "at_end": 5}

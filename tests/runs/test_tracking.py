@@ -53,6 +53,7 @@ def test_no_number_of_a_round_is_left_out(finished: Callable[..., Path]) -> None
         "samples",
         "steps",
         "stuck",
+        "stuck_sites",
         "bytes_up",
         "bytes_down",
         "shared_up",
@@ -62,6 +63,11 @@ def test_no_number_of_a_round_is_left_out(finished: Callable[..., Path]) -> None
     sums = {"bytes/up", "bytes/down", "sites/answered", "sites/refused"}
     assert len(scalars.keys() - sums) == sum(numbers(event[key]) for key in kept)
     assert event.keys() - set(kept) == {"part", "round", "sites", "refused", "best_round", "warnings"}
+
+
+def test_stuck_sites_are_numbers_of_theirs(finished: Callable[..., Path]) -> None:
+    event = {**events_of(finished())[1], "stuck_sites": {"south": 6}}
+    assert scalars_of(event)["stuck_rounds_of_site/south"] == 6
 
 
 def test_results_are_tests_by_site_and_class_tests_after_rounds_and_totals() -> None:

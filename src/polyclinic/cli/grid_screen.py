@@ -118,4 +118,4 @@ def ended_text(progress: GridProgress, run: RunProgress) -> str:
 
 
 def _stuck(run: RunProgress) -> str:
-    return ", stuck at background" if run.view.stuck else ""
+    return f", {run.view.stuck}" if run.view.stuck else ""

@@ -19,6 +19,7 @@ from rich.progress import (
 )
 
 from polyclinic.federation.observer import Observer, when
+from polyclinic.federation.stuck import stuck_briefly
 
 _BETWEEN_LINES = 20.0  # seconds between two lines about the preparation of images
 
@@ -86,8 +87,8 @@ class ScreenObserver(Observer):
     def on_round(self, event: dict[str, Any]) -> None:
         """Advance, and show the validation Dice when there is one."""
         dice = event["validation"]["dice"]
-        stuck = "(stuck at background) " if event.get("stuck") else ""
-        self.dice = f"val Dice {dice:.3f} {stuck}" if dice is not None else self.dice
+        stuck = stuck_briefly(event.get("stuck"), event.get("stuck_sites", ()))
+        self.dice = f"val Dice {dice:.3f} {f'({stuck}) ' if stuck else ''}" if dice is not None else self.dice
         if self.task is not None:
             self.bar.update(self.task, advance=1, note=self.dice)
         if not self.console.is_terminal:

@@ -19,7 +19,8 @@ from polyclinic.federation.update_bounds import NormHistory
 _OWNED = ("shared", "component", "unseen")
 _UNSEEN = "unseen/"  # tensors of no component, in a group that has owners
 _PLAIN = ("round", "best_round", "best_dice", "best_scores", "stale", "stopped")
-_SINCE_LATER = ("norms", "returns", "found_nothing")  # written only where there are some, as earlier versions had none
+# Written only where there are some, as earlier versions had none.
+_SINCE_LATER = ("norms", "returns", "found_nothing", "found_nothing_at")
 
 
 @dataclass
@@ -40,7 +41,9 @@ class ServerState:
     returns: Returns = field(default_factory=list)
     """Rounds that were taken back."""
     found_nothing: int = 0
-    """Validated rounds in a row, up to now, whose model predicted background only."""
+    """Validated rounds in a row, up to now, in which no site found anything."""
+    found_nothing_at: dict[str, int] = field(default_factory=dict)
+    """The same by site, in which it found nothing while others found something."""
 
 
 class Checkpoint:

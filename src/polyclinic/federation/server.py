@@ -36,7 +36,7 @@ from polyclinic.federation.recovery import (
     training_collapsed,
 )
 from polyclinic.federation.round_record import RoundRecord
-from polyclinic.federation.stuck import finds_nothing, stuck_warning
+from polyclinic.federation.stuck import note_findings, stuck_rounds, stuck_sites
 from polyclinic.federation.update_bounds import UpdateBounds
 from polyclinic.federation.workspace import Workspace
 
@@ -269,7 +269,8 @@ class Server:
     def _validate(self, number: int, record: RoundRecord) -> tuple[dict[str, float], bool]:
         """Mean Dice of each site's validation images, for the sites that have some, and whether no site failed."""
         broadcast = Broadcast(number, self.state.weights)
-        scores, complete, undefined, background_only = {}, True, 0, set()
+        scores: dict[str, float] = {}
+        complete, undefined, background_only = True, 0, set[str]()
         for answer in self.engine.evaluate(broadcast, self.sites, "val", detailed=False):
             if isinstance(answer, Failure):
                 self.observer.on_refusal(number, answer.site, f"validation failed: {answer.reason}", answer.details)
@@ -284,20 +285,8 @@ class Server:
         if undefined and not scores and site is not None and (self.state.best_scores or not number):
             raise SpoiltRoundError(number, site, "no site got finite outputs from the model that came of its update")
         if scores:
-            self._note_usefulness(finds_nothing(scores, background_only), record)
+            record.warnings += note_findings(self.state, scores, background_only, self.workspace)
         return scores, complete
-
-    def _note_usefulness(self, nothing: bool, record: RoundRecord) -> None:
-        """Count validated rounds in a row whose model finds nothing, and say so each time that they are too many."""
-        self.state.found_nothing = self.state.found_nothing + 1 if nothing else 0
-        if self._stuck and self._stuck % self.settings.stuck_after == 0:
-            record.warnings.append(stuck_warning(self.workspace.recipe, self._stuck))
-
-    @property
-    def _stuck(self) -> int:
-        """Validated rounds in a row whose model found nothing, from ``training.stuck_after`` on; 0 before."""
-        count, limit = self.state.found_nothing, self.settings.stuck_after
-        return count if limit and count >= limit else 0
 
     def _bytes_down(self, number: int, chosen: list[str], broadcast: Broadcast) -> dict[str, int]:
         """The broadcast to the sites that train, and the new weights to all sites when they validate."""
@@ -322,7 +311,8 @@ class Server:
             "losses": record.losses,
             "validation": {"dice": mean_dice, "sites": scores},
             "best_round": self.state.best_round,
-            "stuck": self._stuck,
+            "stuck": stuck_rounds(self.state, self.settings.stuck_after),
+            "stuck_sites": stuck_sites(self.state, self.settings.stuck_after),
             "bytes_up": record.bytes_up if crosses else {},
             "bytes_down": self._bytes_down(number, chosen, broadcast) if crosses else {},
             "shared_up": record.shared_up if crosses else {},

@@ -69,8 +69,8 @@ class TrainingSettings(Section):
     stuck_after: int = Field(
         5,
         ge=0,
-        description="say so, with what to try, when the model has found nothing at any site in so many validated "
-        "rounds in a row (0: never); see docs/explanation/training.md",
+        description="say so, with what to try, when in so many validated rounds in a row the model has found nothing "
+        "at any site, or at a site while others found something (0: never); see docs/explanation/training.md",
     )
     patience: int | None = Field(None, ge=1, description="stop after this many validations without a better one")
 

@@ -19,6 +19,8 @@ from polyclinic.core.files import read_json, write_text
 from polyclinic.core.wording import counted, printable_line
 from polyclinic.report.ablation_latex import latex_ablation
 from polyclinic.report.marks import markdown_cell, markdown_text
+from polyclinic.report.optimiser_steps import steps_words
+from polyclinic.report.stuck_runs import run_summaries, stuck_words
 from polyclinic.report.tables import (
     Comparison,
     comparison_of,
@@ -112,6 +114,11 @@ class AblationTable:
         return sentences
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """What one must know of the training behind the rows, a line each."""
+        return tuple(line for line in (steps_words(self.comparison.steps), *self.comparison.words) if line)
+
+    @property
     def caption(self) -> str:
         """What the numbers are."""
         points = ", in percentage points" if metric_unit(self.metric) == "percent" else ""
@@ -125,7 +132,7 @@ class AblationTable:
         for row, (_, *marks) in zip(rows, self.comparison.marks(), strict=True):
             cells = zip(row[first:], marks[:columns], strict=False)
             row[first : first + columns] = [markdown_cell(cell, mark) for cell, mark in cells]
-        added = "\n".join(f"- {markdown_text(sentence)}" for sentence in self.contributions())
+        added = "\n".join(f"- {markdown_text(line)}" for line in (*self.contributions(), *self.words))
         return f"{markdown_table([self.header, *rows])}\n\n{self.caption}\n\n{added}\n"
 
     def to_csv(self) -> str:
@@ -133,13 +140,14 @@ class AblationTable:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         numbers = ("mean", "standard_deviation", "difference_to_base", "difference_to_full")
-        writer.writerow(["method", *self.components, "column", "metric", *numbers, "seeds"])
+        writer.writerow(["method", *self.components, "column", "metric", *numbers, "seeds", "steps"])
         for row, kept in self.kept.items():
             flags = [int(name in kept) for name in self.components]
             for column in self.comparison.columns:
                 entry = self._entry(row, column)
                 known = sum(value is not None for value in entry["seeds"])
-                writer.writerow([row, *flags, column, self.metric, *(entry[name] for name in numbers), known])
+                cells = (column, self.metric, *(entry[name] for name in numbers), known)
+                writer.writerow([row, *flags, *cells, self.comparison.steps_in(row, column)])
         return text.getvalue()
 
     def _entry(self, row: str, column: str) -> dict[str, Any]:
@@ -168,11 +176,13 @@ class AblationTable:
                     "components": list(kept),
                     "sites": {site: self._entry(row, site) for site in self.comparison.sites},
                     "average": self._entry(row, "average"),
+                    "steps": self.comparison.steps.get(row),
                 }
                 for row, kept in self.kept.items()
             ],
             "contributions": {name: {"mean": value, "pairs": n} for name, (value, n) in contributions.items()},
             "not_finished": list(self.comparison.missing),
+            "words": list(self.words),
         }
 
     def write(self, folder: Path) -> None:
@@ -191,7 +201,7 @@ class AblationTable:
                 break
         console.print(shown)
         legend = ", ".join(f"({number}) {name}" for number, name in enumerate(self.components, start=1))
-        for line in (*([legend] if numbered else []), self.caption, *self.contributions()):
+        for line in (*([legend] if numbered else []), self.caption, *self.contributions(), *self.words):
             console.print(line, markup=False)
 
     def _laid_out(self, names: bool, numbered: bool, plus_minus: str, width: int) -> Table:
@@ -218,5 +228,13 @@ def ablation_of(folder: Path, metric: str, partial: bool = False) -> AblationTab
     missing = tuple(run for run in table.missing if run.rpartition(" seed ")[0] in kept)
     if missing and not partial:
         raise PolyclinicError(f"{folder}: {missing[0]} is not finished; start the same ablate command again.")
-    own = replace(table, methods=tuple(kept), values={row: table.values[row] for row in kept}, missing=missing)
+    stuck = stuck_words((run, facts) for run, facts in run_summaries(folder) if run.rpartition(" seed ")[0] in kept)
+    own = replace(
+        table,
+        methods=tuple(kept),
+        values={row: table.values[row] for row in kept},
+        missing=missing,
+        words=(stuck,) if stuck else (),
+        steps={row: table.steps[row] for row in kept if row in table.steps},
+    )
     return AblationTable(plan["method"], tuple(plan["components"]), kept, own)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from polyclinic.core.wording import printable_line
-from polyclinic.report.latex import latex_text
+from polyclinic.report.latex import latex_caption, latex_text
 from polyclinic.report.marks import Mark
+from polyclinic.report.optimiser_steps import steps_words
 
 if TYPE_CHECKING:
     from polyclinic.report.ablation import AblationTable
@@ -25,12 +26,13 @@ def latex_ablation(table: AblationTable) -> str:
         scores = [_STYLES[style].format(latex_text(value)) for value, style in zip(values, styles[:sites], strict=True)]
         differences = [f"${cell}$" if cell else "" for cell in cells[marks + sites :]]
         rows.append(f"    {' & '.join([*checks, *scores, *differences])} \\\\ % {printable_line(method)}")
+    caption = f"Ablation of {table.method}: {table.caption} Best in bold, second underlined."
     body = "\n".join(rows)
     return f"""% Made by polyclinic ablate. In the preamble: \\usepackage{{booktabs}} and \\usepackage{{amssymb}}
 \\begin{{table}}
   \\centering
   \\small
-  \\caption{{{latex_text(f"Ablation of {table.method}: {table.caption} Best in bold, second underlined.")}}}
+  \\caption{{{latex_caption(caption, steps_words(table.comparison.steps))}}}
   \\label{{tab:ablation}}
   \\begin{{tabular}}{{{"c" * marks}{"r" * (sites + 2)}}}
     \\toprule

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from polyclinic.core.wording import printable_line
 from polyclinic.report.marks import Mark
+from polyclinic.report.optimiser_steps import steps_words
 from polyclinic.report.tables import Comparison
 
 # What LaTeX reads as a command. A row that starts with [ or * would be an argument of the line break before it.
@@ -41,7 +42,7 @@ def latex_table(table: Comparison) -> str:
     return f"""\\begin{{table}}
   \\centering
   \\small
-  \\caption{{{latex_text(_caption(table))}}}
+  \\caption{{{latex_caption(_caption(table), steps_words(table.steps))}}}
   \\label{{tab:{re.sub("[^A-Za-z0-9]+", "-", table.metric)}}}
   \\begin{{tabular}}{{l{"r" * (len(table.header) - 1)}}}
     \\toprule
@@ -63,6 +64,11 @@ def latex_text(text: str) -> str:
     Z\"{u}rich\_50\% {[}x{]}
     """
     return "".join(map(_letter, unicodedata.normalize("NFC", printable_line(text))))
+
+
+def latex_caption(*sentences: str) -> str:
+    """Sentences of which some may be empty; each for itself, because long ones are cut."""
+    return " ".join(latex_text(sentence) for sentence in sentences if sentence)
 
 
 def _caption(table: Comparison) -> str:

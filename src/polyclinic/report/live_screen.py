@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from polyclinic.federation.stuck import PAGE
+from polyclinic.federation.stuck import PAGE, stuck_briefly
 from polyclinic.report.tables import value_text
 
 STALE = 300.0  # seconds without news, in rounds that are not longer than that
@@ -52,8 +52,8 @@ def state(view: Mapping[str, Any]) -> str:
         f"{plain(status)}: {', '.join(names) if len(sites) <= _FEW else len(names)}" for status, names in groups.items()
     )
     scores = f", {_scores(view)}" if view.get("dice") is not None else ""
-    scores += "; stuck at background" if view.get("stuck") else ""
-    return f"{_rounds(view)}{scores}{'; ' if who else ''}{who}"
+    stuck = stuck_state(view)
+    return f"{_rounds(view)}{scores}{'; ' if stuck else ''}{stuck}{'; ' if who else ''}{who}"
 
 
 def news(before: tuple[Mapping[str, Any], float, str] | None, after: tuple[Mapping[str, Any], float, str]) -> list[str]:
@@ -79,6 +79,19 @@ def result(view: Mapping[str, Any], now: float) -> str:
     average = {name: value for name, value in (view.get("average") or {}).items() if "/" not in name}
     shown = ", ".join(f"{plain(name)} {value_text(value, None, name)}" for name, value in average.items())
     return f"Finished; average over sites (overlaps in %): {shown or 'none'}"
+
+
+def stuck_state(view: Mapping[str, Any]) -> str:
+    """What finds nothing for long, in a few words; empty where nothing does."""
+    return stuck_briefly(view.get("stuck"), _stuck_sites(view))
+
+
+def stuck_remark(view: Mapping[str, Any]) -> str:
+    """The same as a sentence with its rounds, and where to read on."""
+    if view.get("stuck"):
+        return f"stuck: nothing found in the last {view['stuck']:g} validated rounds; see {PAGE}"
+    sites = ", ".join(f"{site} (last {count:g} validated rounds)" for site, count in _stuck_sites(view).items())
+    return f"stuck: nothing found at {sites}, while other sites found something; see {PAGE}" if sites else ""
 
 
 def silence(view: Mapping[str, Any], now: float) -> str:
@@ -182,11 +195,13 @@ def _name(site: str) -> str:
     return plain(site).removeprefix("@")
 
 
+def _stuck_sites(view: Mapping[str, Any]) -> dict[str, float]:
+    return {_name(site): entry["stuck"] for site, entry in view.get("sites", {}).items() if entry.get("stuck")}
+
+
 def _remarks(view: Mapping[str, Any], now: float, note: str) -> list[tuple[str, str]]:
     """What stands below everything, each with its colour."""
     quiet, end = silence(view, now), result(view, now)
     found = [(plain(view.get("note", "")), "dim"), (plain(note), "yellow"), (quiet, "yellow")]
-    if view.get("stuck"):
-        found.append((f"stuck: nothing found in the last {view['stuck']:g} validated rounds; see {PAGE}", "yellow"))
-    found.append((end, "green" if view.get("finished") else "red"))
+    found += [(stuck_remark(view), "yellow"), (end, "green" if view.get("finished") else "red")]
     return [(text, colour) for text, colour in found if text]

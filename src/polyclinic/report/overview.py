@@ -16,10 +16,10 @@ from polyclinic.report.critical_difference import write_diagrams
 from polyclinic.report.grid_cases import read_cases
 from polyclinic.report.latex import latex_tables
 from polyclinic.report.marks import STYLES, Mark, best_and_second, markdown_cell
-from polyclinic.report.optimiser_steps import steps_line
+from polyclinic.report.optimiser_steps import steps_words
 from polyclinic.report.statistics import GridStatistics, statistics_of
 from polyclinic.report.statistics_files import fairness_markdown, statistics_json, write_statistics
-from polyclinic.report.stuck_runs import stuck_runs_line
+from polyclinic.report.stuck_runs import run_summaries, stuck_words
 from polyclinic.report.tables import Comparison, comparison_of, in_lines, markdown_table, value_text
 
 
@@ -46,9 +46,9 @@ def with_statistics(table: Comparison, statistics: GridStatistics, notes: Sequen
     return replace(table, reference=statistics.reference, p_values=p_values, words=tuple(words))
 
 
-def _about_training(grid: Path) -> list[str]:
+def _about_training(grid: Path, table: Comparison) -> list[str]:
     """What one must know of the training behind the rows: how many steps, and which runs found nothing for long."""
-    return [line for line in (steps_line(grid), stuck_runs_line(grid)) if line]
+    return [line for line in (steps_words(table.steps), stuck_words(run_summaries(grid))) if line]
 
 
 def write_tables(
@@ -61,7 +61,7 @@ def write_tables(
     """
     plain = all_metrics(grid, metric, metrics, partial)
     statistics = all_statistics(grid, metric, metrics, reference)
-    notes = _about_training(grid)
+    notes = _about_training(grid, plain[0])
     tables = [with_statistics(table, one, notes) for table, one in zip(plain, statistics, strict=True)]
     fairness = fairness_markdown(statistics[0])
     write_text(grid / "table.md", tables[0].to_markdown() + fairness + overview_markdown(tables))
@@ -75,7 +75,8 @@ def write_tables(
 def comparison_json(grid: Path, metric: str, metrics: Sequence[str], reference: str | None = None) -> dict[str, Any]:
     """Everything that the files of a grid hold, as plain data: tables, statistics and words."""
     statistics = all_statistics(grid, metric, metrics, reference)
-    plain, notes = all_metrics(grid, metric, metrics), _about_training(grid)
+    plain = all_metrics(grid, metric, metrics)
+    notes = _about_training(grid, plain[0])
     tables = [with_statistics(table, one, notes) for table, one in zip(plain, statistics, strict=True)]
     return {
         "folder": str(grid),

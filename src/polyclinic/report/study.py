@@ -16,6 +16,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from polyclinic.core.files import read_json, write_text
+from polyclinic.report.marks import markdown_text
+from polyclinic.report.optimiser_steps import steps_by_value
+from polyclinic.report.stuck_runs import run_summaries, stuck_words
 from polyclinic.report.tables import Comparison, comparison_of, markdown_table, metric_unit, value_text
 
 _BUDGET = "data.labelled"
@@ -36,6 +39,8 @@ class StudyTable:
     tables: Mapping[str, Comparison]
     fixed: Mapping[str, Comparison] = field(default_factory=dict)
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    stuck: str = ""
+    """Which runs found nothing for long."""
 
     def of(self, method: str, value: str) -> Comparison:
         """The comparison that holds a method's numbers for a value."""
@@ -95,7 +100,24 @@ class StudyTable:
         shown = "\n\n".join(
             f"### {title}\n\n{markdown_table(t)}" if title else markdown_table(t) for title, t in tables
         )
-        return f"{shown}\n\n{self.caption}\n"
+        words = "".join(f"- {markdown_text(line)}\n" for line in self.words)
+        return f"{shown}\n\n{self.caption}\n" + (f"\n{words}" if words else "")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What one must know of the training behind the rows, a line each."""
+        steps = {
+            point: {method: count for method in self.methods if (count := self._steps(method, value)) is not None}
+            for value, point in self._points()
+        }
+        return tuple(line for line in (steps_by_value(self._keys, steps), self.stuck) if line)
+
+    def _steps(self, method: str, value: str, column: str = "average") -> float | None:
+        return self.of(method, value).steps_in(method, column)
+
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        return tuple(self.axes or (self.key,))
 
     def _points(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Each value with the values of the keys that it consists of."""
@@ -108,35 +130,35 @@ class StudyTable:
         return {"mean": mean, "standard_deviation": deviation, "seeds": self.of(method, value).values[method][column]}
 
     def to_csv(self) -> str:
-        """One line a value, method and column, in full precision."""
+        """One line a value, method and column, in full precision; steps of all sites together are in the average's."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        keys = list(self.axes or (self.key,))
-        writer.writerow([*keys, "method", "column", "metric", "mean", "standard_deviation", "seeds"])
+        writer.writerow([*self._keys, "method", "column", "metric", "mean", "standard_deviation", "seeds", "steps"])
         for value, point in self._points():
             for method in self.methods:
                 for column in self.of(method, value).columns:
                     numbers = self._numbers(method, value, column)
                     known = sum(number is not None for number in numbers["seeds"])
-                    spread = numbers["standard_deviation"]
-                    writer.writerow([*point, method, column, self.metric, numbers["mean"], spread, known])
+                    shown = (numbers["mean"], numbers["standard_deviation"], known, self._steps(method, value, column))
+                    writer.writerow([*point, method, column, self.metric, *shown])
         return text.getvalue()
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain data."""
-        keys = tuple(self.axes or (self.key,))
         rows = [
             {
-                "values": dict(zip(keys, point, strict=True)),
+                "values": dict(zip(self._keys, point, strict=True)),
                 "method": method,
                 "sites": {site: self._numbers(method, value, site) for site in self.of(method, value).sites},
                 "average": self._numbers(method, value, "average"),
+                "steps": self._steps(method, value),
             }
             for value, point in self._points()
             for method in self.methods
         ]
-        about = {"metric": self.metric, "unit": metric_unit(self.metric), "caption": self.caption, "keys": list(keys)}
-        return {**about, "methods": list(self.methods), "rows": rows, "not_finished": list(self.missing)}
+        about = {"metric": self.metric, "unit": metric_unit(self.metric), "caption": self.caption}
+        listed = {"keys": list(self._keys), "methods": list(self.methods), "rows": rows}
+        return {**about, **listed, "not_finished": list(self.missing), "words": list(self.words)}
 
     def write(self, folder: Path) -> None:
         """``study.md``, ``study.csv``, and pictures (``study_figures.py``)."""
@@ -160,7 +182,8 @@ class StudyTable:
             if title:
                 console.print(title, markup=False)
             console.print(shown)
-        console.print(self.caption, markup=False)
+        for line in (self.caption, *self.words):
+            console.print(line, markup=False)
 
 
 def study_of(folder: Path, metric: str, partial: bool = False) -> StudyTable:
@@ -174,9 +197,12 @@ def study_of(folder: Path, metric: str, partial: bool = False) -> StudyTable:
     fixed = plan["fixed"] or {}
     if isinstance(fixed, str):  # one key: one grid for all values
         fixed = dict.fromkeys(plan["values"], fixed)
+    names = dict.fromkeys([*fixed.values(), *plan["grids"].values()])
+    runs = [(f"{run} in {name}", facts) for name in names for run, facts in run_summaries(folder / name)]
     return StudyTable(
         plan["key"], metric, tuple(plan["methods"]), tuple(plan["values"]),
         {value: grid(name) for value, name in plan["grids"].items()},
         {value: grid(name) for value, name in fixed.items()},
         {key: tuple(values) for key, values in plan.get("axes", {}).items()},
+        stuck_words(runs),
     )  # fmt: skip

@@ -20,6 +20,7 @@ from polyclinic.core.files import read_json
 from polyclinic.core.wording import printable_line
 from polyclinic.evaluation.metric_registry import Unit, known_metrics
 from polyclinic.report.marks import STYLES, Mark, best_and_second, markdown_cell, markdown_text
+from polyclinic.report.optimiser_steps import mean_steps
 from polyclinic.report.statistics_words import p_number
 
 
@@ -39,6 +40,8 @@ class Comparison:
     """Of the averages' differences to the reference, by method; no column where it is empty."""
     words: tuple[str, ...] = ()
     """What is shown and what is not, a line a method, and what those lines are."""
+    steps: Mapping[str, float] = field(default_factory=dict)
+    """Optimiser steps of all sites together, by method, the mean over seeds; those that no run tells are left out."""
 
     @property
     def against(self) -> str:
@@ -64,6 +67,10 @@ class Comparison:
         """Mean minus that of the reference."""
         own, first = self.mean(method, column), self.mean(self.against, column)
         return None if own is None or first is None or method == self.against else own - first
+
+    def steps_in(self, method: str, column: str) -> float | None:
+        """The steps in a line of a CSV file: they are of all sites together, so that of the average has them."""
+        return self.steps.get(method) if column == "average" else None
 
     def rows(self) -> list[list[str]]:
         """The cells as text; last the difference to the reference, and its p-value where there is one."""
@@ -124,21 +131,24 @@ class Comparison:
             for method in self.methods
         }
         about = {"metric": self.metric, "reference": self.against, "caption": self.caption}
-        return {**about, "methods": columns, "p_values": dict(self.p_values)}
+        return {**about, "methods": columns, "p_values": dict(self.p_values), "steps": dict(self.steps)}
 
     def to_csv(self) -> str:
-        """One line a method and column, in full precision; the p-value is that of the average's difference."""
+        """One line a method and column, in full precision.
+
+        The p-value is that of the average's difference, and steps are of all sites together: both are in its line.
+        """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(
-            ["method", "column", "metric", "mean", "standard_deviation", "difference", "seeds", "reference", "p"]
-        )
+        names = ["mean", "standard_deviation", "difference", "seeds", "reference", "p", "steps"]
+        writer.writerow(["method", "column", "metric", *names])
         for method in self.methods:
             for column in self.columns:
                 known = sum(v is not None for v in self.values[method][column])
                 numbers = (one(method, column) for one in (self.mean, self.deviation, self.difference))
                 p = self.p_values.get(method) if column == "average" else None
-                writer.writerow([method, column, self.metric, *numbers, known, self.against, p])
+                steps = self.steps_in(method, column)
+                writer.writerow([method, column, self.metric, *numbers, known, self.against, p, steps])
         return text.getvalue()
 
 
@@ -157,6 +167,7 @@ def comparison_of(grid: Path, metric: str, partial: bool = False) -> Comparison:
     sites: dict[str, None] = {}
     splits: dict[int, Any] = {}
     missing: list[str] = []
+    summaries: list[tuple[str, Mapping[str, Any]]] = []
     for entry in plan["runs"]:
         path = grid / entry["folder"] / "summary.json"
         if not path.exists() and partial:
@@ -166,6 +177,7 @@ def comparison_of(grid: Path, metric: str, partial: bool = False) -> Comparison:
         if not path.exists():
             raise PolyclinicError(f"{path}: this run is not finished; start the same compare command again.")
         summary = read_json(path)
+        summaries.append((entry["method"], summary))
         sites |= dict.fromkeys(summary["sites"])
         split = summary.get("split_sha256")
         if splits.setdefault(entry["seed"], split) != split:
@@ -179,7 +191,9 @@ def comparison_of(grid: Path, metric: str, partial: bool = False) -> Comparison:
     for by_column in values.values():
         for site in sites:
             by_column.setdefault(site, [])
-    return Comparison(metric, tuple(plan["methods"]), tuple(sites), values, tuple(missing))
+    found = mean_steps(summaries)
+    steps = {method: found[method] for method in values if method in found}
+    return Comparison(metric, tuple(plan["methods"]), tuple(sites), values, tuple(missing), steps=steps)
 
 
 def print_comparison(table: Comparison) -> None:

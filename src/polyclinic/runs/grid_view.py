@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from polyclinic.federation.stuck import stuck_briefly
 from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.grid_plan import GridRun
 
@@ -22,8 +23,8 @@ class RunView:
     sites: int = 0
     updated: float = 0.0
     """When the newest round was done, in seconds of this machine's clock."""
-    stuck: bool = False
-    """Whether its model has found nothing for long."""
+    stuck: str = ""
+    """Which of its sites have found nothing for long, in a few words."""
 
     def finished(self) -> RunView:
         """The same run, when all of its rounds are done."""
@@ -40,8 +41,8 @@ def read_view(run: GridRun) -> RunView:
     sites = live.get("sites")
     count = len(sites) if isinstance(sites, dict) else 0
     total = rounds * parts
-    dice, stuck = _number(live, "dice"), bool(_number(live, "stuck"))
-    return RunView(total, min(int(done), total), parts, dice, count, _last_round(folder), stuck)
+    stuck = stuck_briefly(_number(live, "stuck"), _stuck_sites(sites))
+    return RunView(total, min(int(done), total), parts, _number(live, "dice"), count, _last_round(folder), stuck)
 
 
 def recorded_seconds(run: GridRun) -> float | None:
@@ -61,6 +62,11 @@ def _parts(run: GridRun) -> int:
     """Trainings of the protocol; those that leave a site out are known when the run has written its splits."""
     trainings = run.recipe.protocol.trainings
     return trainings if trainings > 1 else len(list(run.folder.glob("split-*.csv")))
+
+
+def _stuck_sites(sites: object) -> list[str]:
+    entries = sites.items() if isinstance(sites, dict) else ()
+    return [site for site, entry in entries if isinstance(entry, dict) and _number(entry, "stuck")]
 
 
 def _table(path: Path) -> dict[str, Any]:

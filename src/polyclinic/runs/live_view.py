@@ -123,6 +123,10 @@ class LiveView(Observer):
             self._site(site)["loss"] = total if isfinite(total) else None
         for site, dice in validation["sites"].items():
             self._site(site)["dice"] = dice
+        for entry in self.view["sites"].values():
+            entry.pop("stuck", None)
+        for site, count in event.get("stuck_sites", {}).items():
+            self._site(site)["stuck"] = count
         self._count(event)
 
     def _count(self, event: dict[str, Any]) -> None:

@@ -29,15 +29,25 @@ def optimiser_steps(events: list[dict[str, Any]]) -> int | None:
     return sum(sum(steps.values()) for steps in known) if len(known) == len(events) else None
 
 
-def stuck_parts(events: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Parts whose model found nothing for long: most validated rounds in a row, and those in a row at the end."""
-    parts: dict[str, dict[str, int]] = {}
-    for event in events:
-        count = event.get("stuck", 0)
-        longest = max(count, parts.get(event["part"], {}).get("longest", 0))
-        if longest:
-            parts[event["part"]] = {"longest": longest, "at_end": count}
+def stuck_parts(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Parts that found nothing for long: most validated rounds in a row, and those in a row at the end.
+
+    ``sites`` has the same by site, of those that found nothing for long while others found something.
+    """
+    parts: dict[str, dict[str, Any]] = {}
+    for part in dict.fromkeys(event["part"] for event in events):
+        own = [event for event in events if event["part"] == part]
+        by_site = [event.get("stuck_sites", {}) for event in own]  # runs of earlier versions did not say
+        names = sorted({site for sites in by_site for site in sites})
+        sites = {site: _longest([counts.get(site, 0) for counts in by_site]) for site in names}
+        facts = _longest([event.get("stuck", 0) for event in own])
+        if facts["longest"] or sites:
+            parts[part] = {**facts, "sites": sites} if sites else facts
     return parts
+
+
+def _longest(counts: list[int]) -> dict[str, int]:
+    return {"longest": max(counts), "at_end": counts[-1]}
 
 
 def training_dice(tested: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,6 +46,7 @@ def scalars_of(event: dict[str, Any]) -> dict[str, float]:
     scalars |= {f"samples/{site}": number for site, number in event["samples"].items()}
     scalars |= {f"steps/{site}": number for site, number in event.get("steps", {}).items()}
     scalars["stuck_rounds"] = event.get("stuck", 0)
+    scalars |= {f"stuck_rounds_of_site/{site}": number for site, number in event.get("stuck_sites", {}).items()}
     scalars |= {"sites/answered": len(event["samples"]), "sites/refused": len(event["refused"])}
     for component, sites in event.get("shared_up", {}).items():
         scalars |= {f"shared/{component}/{what}/{site}": v for site, own in sites.items() for what, v in own.items()}

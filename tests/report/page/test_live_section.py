@@ -43,6 +43,29 @@ def test_the_end_and_problems_are_said() -> None:
     assert "training</td>" in html, "a run that is over shows no time that goes on"
 
 
+def test_a_stuck_run_is_a_remark_with_its_sites() -> None:
+    assert "stuck: nothing found in the last 7 validated rounds" in run_html(a_view(stuck=7), NOW)
+    view = a_view(stuck=0)
+    assert "stuck" not in run_html(view, NOW)
+    view["sites"]["<b>north"]["stuck"] = 6
+    assert "stuck: nothing found at &lt;b&gt;north (last 6 validated rounds), while other" in run_html(view, NOW)
+
+
+def test_a_stuck_run_of_a_grid_says_so_in_its_row(tmp_path: Path) -> None:
+    stuck = {"stuck": {"all": {"longest": 9, "at_end": 0, "sites": {"north": {"longest": 5, "at_end": 5}}}}}
+    methods = ("fedavg", "fedbn", "fedprox")
+    folder = write_grid(tmp_path, methods, seeds=(0,), missing=[("fedbn", 0), ("fedprox", 0)], **stuck)
+    write_json(folder / "m1-seed0" / "live.json", {"round": 6, "rounds": 9, "stuck": 5})
+    write_json(folder / "m2-seed0" / "live.json", {"round": 6, "rounds": 9, "sites": {"south": {"stuck": 5}}})
+    html = grid_html(read_results(folder))
+    for words in (
+        "finished, stuck at background for 9 validated rounds; stuck at background at north (5 validated rounds, to",
+        ">running, stuck at background<",
+        ">running, stuck at background at south<",
+    ):
+        assert words in html
+
+
 def test_a_grid_shows_how_far_each_run_is(tmp_path: Path) -> None:
     folder = write_grid(tmp_path, ("fedavg", "fedbn", "fedprox"), seeds=(0,), missing=[("fedbn", 0), ("fedprox", 0)])
     write_json(folder / "m1-seed0" / "live.json", {"round": 1, "rounds": 4})

@@ -21,6 +21,12 @@ def test_a_run_speaks_of_itself_and_a_comparison_names_its_runs(tmp_path: Path) 
     assert steps_note(found) == "Optimiser steps of all sites together: fedbn 50."
 
 
+def test_a_site_that_was_stuck_is_named(tmp_path: Path) -> None:
+    parts = {"all": {"longest": 0, "at_end": 0, "sites": {"north": {"longest": 5, "at_end": 5}}}}
+    (run,) = read_results(write_run(tmp_path / "run", stuck=parts)).grids
+    assert stuck_notice(run).startswith("Stuck at background at single sites: north (5 validated rounds, to the end);")
+
+
 def test_nothing_is_said_where_nothing_is_known(tmp_path: Path) -> None:
     (grid,) = read_results(write_grid(tmp_path, missing=[("fedbn", 0)])).grids
     assert (stuck_notice(grid), steps_note(grid)) == ("", "")

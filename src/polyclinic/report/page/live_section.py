@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from polyclinic.core.wording import counted
-from polyclinic.report.live_screen import duration, plain, result, silence, title
+from polyclinic.report.live_screen import duration, plain, result, silence, stuck_remark, stuck_state, title
 from polyclinic.report.page.document import render
 from polyclinic.report.page.results import Results, RunRecord
+from polyclinic.report.stuck_runs import stuck_status
 
 _SITES = ["site", "status", "loss", "Dice", "MB up", "MB down"]
 _RUNS = ["run", "status", "round", "validation Dice"]
@@ -32,13 +33,11 @@ def run_html(view: Mapping[str, Any], now: float, note: str = "") -> str:
     words.append(f"{'took' if over else 'for'} {duration(clock - view.get('started', clock))}")
     if view.get("dice") is not None:
         words.append(f"validation Dice {view['dice']:.3f}")
-    remarks = [
-        text for text in (plain(view.get("note", "")), plain(note), silence(view, now), result(view, now)) if text
-    ]
+    remarks = [plain(view.get("note", "")), plain(note), silence(view, now), stuck_remark(view), result(view, now)]
     header = [*_SITES, *(["last problem"] * troubled)]
     return render(
         "live.html", title=title(view), state=", ".join(words), done=min(done, rounds), total=max(rounds, 1),
-        header=header, rows=rows, remarks=remarks,
+        header=header, rows=rows, remarks=[text for text in remarks if text],
     )  # fmt: skip
 
 
@@ -65,12 +64,16 @@ def _progress(run: RunRecord) -> tuple[str, str, float, str]:
     last = run.events[-1]["validation"]["dice"] if run.events else None
     dice = _number(last)
     if run.summary is not None:
-        return "finished", str(run.summary["rounds"]), 1.0, dice
+        return _joined("finished", stuck_status(run.summary)), str(run.summary["rounds"]), 1.0, dice
     if not view:
         return "waiting", "", 0.0, ""
     number, rounds = int(view.get("round") or 0), int(view.get("rounds") or 0)
     status = f"stopped: {plain(view['stopped'])}" if view.get("stopped") else "running"
-    return status, f"{number} of {rounds}", number / rounds if rounds else 0.0, dice
+    return _joined(status, stuck_state(view)), f"{number} of {rounds}", number / rounds if rounds else 0.0, dice
+
+
+def _joined(status: str, stuck: str) -> str:
+    return f"{status}, {stuck}" if stuck else status
 
 
 def _number(value: object) -> str:

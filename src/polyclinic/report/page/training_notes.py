@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyclinic.report.optimiser_steps import steps_words
+from polyclinic.report.optimiser_steps import mean_steps, steps_words
 from polyclinic.report.page.results import Grid
 from polyclinic.report.stuck_runs import stuck_line, stuck_words
 
@@ -16,4 +16,4 @@ def stuck_notice(grid: Grid) -> str:
 
 def steps_note(grid: Grid) -> str:
     """How many optimiser steps stand behind the rows; empty where no run tells."""
-    return steps_words((run.method, run.summary or {}) for run in grid.finished)
+    return steps_words(mean_steps((run.method, run.summary or {}) for run in grid.finished))

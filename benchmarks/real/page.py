@@ -200,7 +200,7 @@ class Page:
         return "\n".join(lines)
 
     def _overall(self, data: Path, folder: Path) -> list[str]:
-        """Test Dice of the rows of ``overall``, mean and deviation over seeds; a cell is empty until three seeds ran."""
+        """Test Dice of the rows of ``overall``, mean and deviation over seeds; empty until three seeds ran."""
         if not self.overall:
             return []
         columns = list(dict.fromkeys(column for row in self.overall.values() for column in row))

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import polyclinic
-from polyclinic.runs.summary import optimiser_steps, stuck_parts
+from polyclinic.runs.summary import late_rise, optimiser_steps, stuck_parts
 from support import write_tiny_federation, write_tiny_recipe
 
 
@@ -92,3 +92,16 @@ def test_sites_that_found_nothing_for_long_stand_beside_the_part() -> None:
     assert stuck_parts(events) == {"all": {"longest": 0, "at_end": 0, "sites": sites}}
     older = {"part": "fold-2", "stuck": 5}
     assert stuck_parts([*events, older])["fold-2"] == {"longest": 5, "at_end": 5}
+
+
+def validated(dice: list[float | None], part: str = "all") -> list[dict[str, Any]]:
+    return [{"part": part, "round": number, "validation": {"dice": value}} for number, value in enumerate(dice)]
+
+
+def test_the_late_rise_is_the_last_validation_minus_that_before_the_last_third() -> None:
+    assert late_rise(validated([0.1, 0.2, 0.3, 0.5, 0.6, 0.7])) == {"dice": pytest.approx(0.7 - 0.5)}
+    every_third = [None, None, 0.3, None, None, 0.4, None, None, 0.6]
+    assert late_rise(validated(every_third)) == {"dice": pytest.approx(0.6 - 0.4)}
+    assert late_rise(validated([None, 0.5])) == late_rise(validated([0.5])) == late_rise([]) == {}, "nothing before"
+    parts = validated([0.1, 0.2, 0.4], "fold-1") + validated([0.3, 0.3, 0.3], "fold-2") + validated([0.9], "fold-3")
+    assert late_rise(parts) == {"dice": pytest.approx(0.1)}, "the mean over the parts that tell"

@@ -18,6 +18,7 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import read_json, write_text
 from polyclinic.core.wording import counted, printable_line
 from polyclinic.report.ablation_latex import latex_ablation
+from polyclinic.report.late_rise import late_rise_words
 from polyclinic.report.marks import markdown_cell, markdown_text
 from polyclinic.report.optimiser_steps import steps_words
 from polyclinic.report.stuck_runs import run_summaries, stuck_words
@@ -228,13 +229,14 @@ def ablation_of(folder: Path, metric: str, partial: bool = False) -> AblationTab
     missing = tuple(run for run in table.missing if run.rpartition(" seed ")[0] in kept)
     if missing and not partial:
         raise PolyclinicError(f"{folder}: {missing[0]} is not finished; start the same ablate command again.")
-    stuck = stuck_words((run, facts) for run, facts in run_summaries(folder) if run.rpartition(" seed ")[0] in kept)
+    runs = [(run, facts) for run, facts in run_summaries(folder) if run.rpartition(" seed ")[0] in kept]
+    rising = late_rise_words((run.rpartition(" seed ")[0], facts) for run, facts in runs)
     own = replace(
         table,
         methods=tuple(kept),
         values={row: table.values[row] for row in kept},
         missing=missing,
-        words=(stuck,) if stuck else (),
+        words=tuple(line for line in (rising, stuck_words(runs)) if line),
         steps={row: table.steps[row] for row in kept if row in table.steps},
     )
     return AblationTable(plan["method"], tuple(plan["components"]), kept, own)

@@ -14,6 +14,7 @@ from rich.text import Text
 from polyclinic.core.files import write_text
 from polyclinic.report.critical_difference import write_diagrams
 from polyclinic.report.grid_cases import read_cases
+from polyclinic.report.late_rise import late_rise_words
 from polyclinic.report.latex import latex_tables
 from polyclinic.report.marks import STYLES, Mark, best_and_second, markdown_cell
 from polyclinic.report.optimiser_steps import steps_words
@@ -47,8 +48,10 @@ def with_statistics(table: Comparison, statistics: GridStatistics, notes: Sequen
 
 
 def _about_training(grid: Path, table: Comparison) -> list[str]:
-    """What one must know of the training behind the rows: how many steps, and which runs found nothing for long."""
-    return [line for line in (steps_words(table.steps), stuck_words(run_summaries(grid))) if line]
+    """What one must know of the training behind the rows: steps, what still rose, and runs that found nothing."""
+    runs = list(run_summaries(grid))
+    rising = late_rise_words((name.rpartition(" seed ")[0], summary) for name, summary in runs)
+    return [line for line in (steps_words(table.steps), rising, stuck_words(runs)) if line]
 
 
 def write_tables(

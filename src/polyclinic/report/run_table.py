@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from polyclinic.core.wording import printable_line, readable_bytes
+from polyclinic.report.late_rise import late_rise_words
 from polyclinic.report.tables import metric_unit, value_text
 
 
@@ -29,6 +30,8 @@ def print_run(summary: dict[str, Any]) -> None:
     if "training_dice" in summary:
         average = value_text(summary["training_dice"]["average"], None, "dice")
         console.print(f"Dice on the sites' own training images: {average}")
+    if rising := late_rise_words([(str(summary["method"]), summary)]):
+        console.print(rising, markup=False)
     if "at_rounds" in summary:
         console.print("Average over sites after a round")
         console.print(_rounds_table(summary["at_rounds"], columns))

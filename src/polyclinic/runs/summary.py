@@ -50,6 +50,21 @@ def _longest(counts: list[int]) -> dict[str, int]:
     return {"longest": max(counts), "at_end": counts[-1]}
 
 
+def late_rise(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """By how much validation Dice rose in the last third of a run's rounds, mean over parts; empty if none can tell.
+
+    Of a part it is the last validated round minus the last one in its first two thirds.
+    """
+    rises: list[float] = []
+    for part in dict.fromkeys(event["part"] for event in events):
+        own = [event for event in events if event["part"] == part]
+        dice = {event["round"] + 1: value for event in own if (value := event["validation"]["dice"]) is not None}
+        before = [number for number in dice if 3 * number <= 2 * max(dice)]
+        if before:
+            rises.append(dice[max(dice)] - dice[max(before)])
+    return {"dice": mean(rises)} if rises else {}
+
+
 def training_dice(tested: Mapping[str, Any]) -> dict[str, Any]:
     """Dice on training images, the mean over the parts of a protocol: by site, and the average over sites."""
     by_site: dict[str, list[float]] = {}
@@ -105,6 +120,8 @@ def summary_of(
     }
     if stuck := stuck_parts(events):
         summary["stuck"] = stuck
+    if rise := late_rise(events):
+        summary["late_rise"] = rise
     if at_rounds:
         summary["at_rounds"] = {str(number): dict(table) for number, table in at_rounds.items()}
     untested = {site: reason for facts in tested.values() for site, reason in facts.get("untested", {}).items()}

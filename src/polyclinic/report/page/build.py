@@ -23,7 +23,7 @@ from polyclinic.report.page.rank_diagram import rank_diagram
 from polyclinic.report.page.results import Grid, Results
 from polyclinic.report.page.score_tables import ablation_table, metric_table, run_table, score_table, study_table
 from polyclinic.report.page.study_charts import study_chart
-from polyclinic.report.page.training_notes import steps_note, stuck_notice
+from polyclinic.report.page.training_notes import late_rise_note, steps_note, stuck_notice
 from polyclinic.report.statistics import GridStatistics
 from polyclinic.report.study import study_of
 
@@ -160,7 +160,8 @@ def _chapter(
     sections = [
         section(
             "scores", table=scores if grid.finished else None, further=further, ablation=ablation,
-            stuck=stuck_notice(grid), steps=steps_note(grid), ranks=rank_diagram(extras.statistics),
+            stuck=stuck_notice(grid), steps=steps_note(grid), rising=late_rise_note(grid),
+            ranks=rank_diagram(extras.statistics),
         )
     ]  # fmt: skip
     sections += [

@@ -133,26 +133,35 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Search(Grid):
-    """Settings of one method, the default first, compared on validation data with seeds that no table has."""
+class Trial(Grid):
+    """Runs compared on validation data alone, with seeds that no table has."""
 
     seeds: tuple[int, ...] = (100, 101)
     advises: bool = False
 
     def section(self, data: Path, folder: Path) -> list[str]:
-        """Validation Dice of every setting after the last round; test scores are not read."""
+        """Validation Dice of every row after the last round; test scores are not read."""
         plan = self.plan(data, folder / self.name)
         plan.save()
-        rows = [["tried", *(f"seed {seed}" for seed in self.seeds), "mean"]]
+        fitted = self.recipe_on(data).evaluation.training_images
+        head = ["tried", *(f"seed {seed}" for seed in self.seeds)]
+        rows = [[*head, *(["mean"] if len(self.seeds) > 1 else []), *(["train"] if fitted else [])]]
         for method in self.methods:
             runs = [cell.folder for cell in plan.cells if cell.method == method]
             found = [last_validation(run) for run in runs]
-            rows.append([method, *(_percent([value]) for value in found), _percent(found)])
+            cells = [_percent([value]) for value in found] + ([_percent(found)] if len(found) > 1 else [])
+            dice = [read_json(run / "summary.json")["training_dice"]["average"] for run in runs] if fitted else []
+            rows.append([method, *cells, *([_percent(dice)] if fitted else [])])
+        said = ", and that of the last model on its training images (`train`)" if fitted else ""
         return [
             f"## {self.title}", "",
             f"Recipe: [{self.recipe}.toml](recipes/{self.recipe}.toml){self._changes()}.",
-            "", markdown_table(rows), "", "Validation Dice after the last round, in %.", "",
+            "", markdown_table(rows), "", f"Validation Dice after the last round{said}, in %.", "",
         ]  # fmt: skip
+
+
+class Search(Trial):
+    """Settings of one method, the default first."""
 
 
 @dataclass(frozen=True)

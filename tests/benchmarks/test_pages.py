@@ -58,7 +58,7 @@ def test_one_table_of_a_page_can_be_trained_alone(
     assert made == [("brain_lgg", "search"), (), ("hippocampus",)]
     with pytest.raises(SystemExit):
         called("fedbcs", "--grid", "brain")
-    assert "fedbcs has no table 'brain'; it has search, retina_vessel" in capsys.readouterr().err
+    assert "fedbcs has no table 'brain'; it has search, rounds-60, retina_vessel" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted(path.name.split(".")[0] for path in (REAL / "pages").glob("[a-z]*.py")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from page import Grid, Page, Search
+from page import Grid, Page, Search, Trial
 
 from pages.shared import BOTH_MEANS, GLIOMA, SAME
 
@@ -37,6 +37,14 @@ FEDBCS = Page(
                 "fedbcs(tau=0.1,weight=0.1)", "fedbcs(tau=0.005,weight=0.1)",
             ),
             changes={"federation": "retina_vessel", "evaluation.training_images": False},
+        ),
+        Trial(
+            "rounds-60",
+            "How many rounds: 60 on vessels",
+            "pictures",
+            (BOTH_MEANS[1], "central"),
+            seeds=(100,),
+            changes={"federation": "retina_vessel", "training.rounds": 60},
         ),
         *(Grid(
             name, title, recipe, rows, changes={"federation": name.removesuffix("-batch"), **changes},

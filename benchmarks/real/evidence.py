@@ -21,7 +21,7 @@ from records import restore
 from polyclinic.core.files import read_json, write_json
 from polyclinic.data.check import check_federation
 from polyclinic.data.federation_traits import FederationTraits
-from polyclinic.preview.evidence import FILE
+from polyclinic.preview.evidence import FILE, settings_of
 from polyclinic.report.statistics import grid_statistics
 from polyclinic.report.tables import comparison_of
 
@@ -70,8 +70,9 @@ def table(page: Page, grid: Grid, folder: Path) -> dict[str, Any] | None:
         "protocol": recipe.protocol.kind,
         "labelled": recipe.data.labelled,
         "intensity": recipe.data.intensity,
+        "settings": settings_of(recipe),
         "reference": statistics.reference,
-        "seeds": len(grid.seeds),
+        "seeds": len(finished.seeds),
         "cases": max((one.cases for one in statistics.methods.values()), default=0),
         "rows": rows,
     }

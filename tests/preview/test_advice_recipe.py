@@ -1,52 +1,77 @@
-"""Advice as a recipe that runs."""
+"""Advice as a recipe that runs, and as commands that a shell takes."""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from polyclinic.data.check import check_federation
-from polyclinic.data.federation_traits import FederationTraits
+from advice_support import NOTHING, VESSELS, VOLUMES
 from polyclinic.preview.advice import Advice, advise
-from polyclinic.preview.advice_recipe import advised_recipe, what_leaves
-from polyclinic.preview.evidence import load_evidence
+from polyclinic.preview.advice_recipe import (
+    about_runs,
+    advised_recipe,
+    compare_command,
+    number_of_runs,
+    write_command,
+)
+from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import load_recipe
 
 
 @pytest.fixture
-def advice(tiny_federation: Path) -> Advice:
-    return advise(FederationTraits.of(check_federation(tiny_federation)), load_evidence())
+def advice() -> Advice:
+    return advise(VESSELS, NOTHING)
 
 
-def test_the_recipe_has_the_advised_settings(advice: Advice, tiny_federation: Path, tmp_path: Path) -> None:
-    traits = replace(advice.traits, polarity="mixed", size=(256, 256), width=2.0)
-    text = advised_recipe(advise(traits, load_evidence()), str(tiny_federation), True, 3)
-    path = tmp_path / "advised.toml"
-    path.write_text(text)
-    recipe = load_recipe(path)
-    assert (recipe.federation, recipe.method) == (str(tiny_federation.resolve()), "fedavg")
+def read(text: str, folder: Path) -> Recipe:
+    path = folder / "advised.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_recipe(path)
+
+
+def test_the_recipe_has_the_advised_settings_and_the_question(tiny_federation: Path, tmp_path: Path) -> None:
+    asked = advise(replace(VESSELS, polarity="mixed"), NOTHING, unseen=True, labelled=3)
+    recipe = read(advised_recipe(asked, str(tiny_federation)), tmp_path)
+    assert (recipe.federation, recipe.method) == (str(tiny_federation.resolve()), "fl_lower")
     assert (recipe.data.patch, recipe.data.foreground, recipe.data.intensity) == ((96, 96), 0.5, "site")
     assert (recipe.data.labelled, recipe.protocol.kind) == (3, "leave-one-site-out")
+    assert recipe.training.steps_per_epoch == 20, "a fair number of steps with few labels"
 
 
 @pytest.mark.parametrize("name", ['with "quotes"', "back\\slash", "täglich"])
 def test_any_folder_name_is_written_so_that_it_is_read_again(advice: Advice, tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     folder.mkdir()
-    path = tmp_path / "advised.toml"
-    path.write_text(advised_recipe(advice, str(folder), False, None), encoding="utf-8")
-    assert load_recipe(path).federation == str(folder.resolve())
+    assert read(advised_recipe(advice, str(folder)), tmp_path).federation == str(folder.resolve())
 
 
 def test_an_embedded_federation_keeps_its_name(advice: Advice) -> None:
-    assert 'federation = "demo:nuclei"' in advised_recipe(advice, "demo:nuclei", False, None)
+    assert 'federation = "demo:nuclei"' in advised_recipe(advice, "demo:nuclei")
 
 
-def test_what_leaves_is_said_in_bytes_and_words(advice: Advice, tiny_federation: Path) -> None:
-    text = advised_recipe(advice, str(tiny_federation), False, None)
-    assert what_leaves(text, "fedavg").endswith("a round: weights")
-    assert "mean embedding of each class" in what_leaves(text, "fedbcs")
-    assert "that stay" in what_leaves(text, "fedbn")
-    assert what_leaves(text, "central") == "every image and label"
+@pytest.mark.parametrize(
+    ("unseen", "labelled", "options"),
+    [(False, None, []), (True, None, ["--unseen"]), (True, 6, ["--unseen", "--labelled", "6"])],
+)
+def test_the_way_to_the_recipe_asks_the_same_question(unseen: bool, labelled: int | None, options: list[str]) -> None:
+    command = write_command(advise(VESSELS, NOTHING, unseen, labelled), "my clinics")
+    assert shlex.split(command) == ["polyclinic", "advise", "my clinics", *options, "--write", "recipe.toml"]
+
+
+def test_the_comparison_is_one_that_a_shell_takes(advice: Advice) -> None:
+    command = compare_command(advice, "it's mine.toml")
+    words = shlex.split(command)
+    assert words[:4] == ["polyclinic", "compare", "it's mine.toml", "--methods"]
+    assert words[4].split(",") == list(advice.compared)
+    assert "'fedavg,fedavg(weighting=uniform)," in command, "a shell would read the brackets"
+
+
+def test_it_says_how_many_runs_that_makes(advice: Advice) -> None:
+    assert number_of_runs(advice) == 3 * len(advice.compared) == 18
+    assert about_runs(advice).startswith("18 runs (6 methods, 3 seeds) of 20 rounds. ")
+    assert "training.rounds" in about_runs(advice), "long enough comes before any method"
+    unseen = advise(VOLUMES, NOTHING, unseen=True)
+    assert "9 runs (3 methods, 3 seeds) of 3 trainings each, with another site left out, of 20" in about_runs(unseen)

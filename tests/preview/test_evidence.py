@@ -13,7 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyclinic.data.federation_traits import FederationTraits
-from polyclinic.preview.evidence import FILE, MeasuredRow, MeasuredTable, distance, load_evidence
+from polyclinic.preview.evidence import (
+    FILE,
+    SETTINGS,
+    MeasuredRow,
+    MeasuredTable,
+    distance,
+    load_evidence,
+    named_settings,
+    settings_of,
+)
+from polyclinic.recipe.files import make_recipe
 
 REAL = Path(__file__).resolve().parents[2] / "benchmarks" / "real"
 VESSELS = FederationTraits(4, 20, 42, 1.0, 2, 1, 0.086, 2.5, 1.08, "unclear", (256, 256), 1.0)
@@ -29,6 +39,9 @@ def test_the_file_follows_from_the_records(monkeypatch: pytest.MonkeyPatch, tmp_
     written = json.loads(FILE.read_text(encoding="utf-8"))
     traits = {entry["federation"]: entry["traits"] for entry in written["tables"]}
     again = {"tables": evidence.tables(tmp_path, traits), "costs": evidence.costs()}
+    for entry in again["tables"]:
+        # A table that is begun has fewer seeds than its grid asks for.
+        assert f"over {entry['seeds']} seeds" in (REAL / Path(entry["page"]).name).read_text(encoding="utf-8")
     assert json.loads(json.dumps(again)) == written
 
 
@@ -39,6 +52,7 @@ def test_the_packaged_file_is_read_whole() -> None:
         assert table.row(table.reference) is not None
         assert (REAL / Path(table.page).name).exists()
         assert table.traits.sites > 1
+        assert table.settings["data.intensity"] == table.intensity
 
 
 def test_federations_of_one_kind_are_near_and_volumes_are_no_pictures() -> None:
@@ -70,6 +84,21 @@ def test_the_best_gain_is_one_that_was_shown() -> None:
     assert (best.method, best.against) == ("shown", "+2.0 [1.0, 3.0]")
     assert replace(table, rows=rows[:2]).best_gain() is None
     assert rows[0].against == ""
+
+
+def test_differences_near_zero_have_no_minus() -> None:
+    assert MeasuredRow("fsf3a", 89.1, -0.01, -0.42, 0.04, "not shown").against == "+0.0 [-0.4, 0.0]"
+    assert MeasuredRow("fsf3a", 89.1, -0.06, None, None, "").against == "-0.1"
+
+
+def test_settings_are_those_of_the_recipe() -> None:
+    recipe = make_recipe({"federation": "any", "training": {"rounds": 42, "loss": "dice"}})
+    settings = settings_of(recipe)
+    assert tuple(settings) == SETTINGS
+    assert (settings["training.rounds"], settings["training.loss"]) == (42, "dice")
+    assert named_settings({"data.intensity": "site", "training.rounds": 30}) == (
+        "data.intensity = site, training.rounds = 30"
+    )
 
 
 def test_a_method_is_found_by_what_it_consists_of() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +15,9 @@ from polyclinic.cli.options import JsonOption
 from polyclinic.core.wording import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from polyclinic.preview.advice import Advice, MethodAdvice
+    from polyclinic.preview.advice import Advice
+    from polyclinic.preview.advice_cost import MethodCost
+    from polyclinic.preview.advice_methods import Measured
 
 
 def advise(
@@ -38,102 +40,70 @@ def advise(
     from polyclinic.core.errors import PolyclinicError
     from polyclinic.data.federation_traits import FederationTraits
     from polyclinic.preview.advice import advise as advice_for
-    from polyclinic.preview.advice_recipe import advised_recipe, what_leaves
+    from polyclinic.preview.advice_budget import budget_note
+    from polyclinic.preview.advice_cost import method_costs
+    from polyclinic.preview.advice_recipe import (
+        about_runs,
+        advised_plan,
+        advised_recipe,
+        compare_command,
+        number_of_runs,
+        write_command,
+    )
+    from polyclinic.preview.advice_text import print_advice, print_way_on
     from polyclinic.preview.evidence import load_evidence
 
     if write is not None and write.exists():
         raise PolyclinicError(f"--write {write}: exists already; give the name of a new file.")
     report = checked(federation)
     if report.errors:
-        first = report.errors[0]
+        first, see = report.errors[0], shlex.join(["polyclinic", "data", "check", federation])
         raise PolyclinicError(
-            f"{federation}: {len(report.errors)} problems must be mended before a run, the first: {first.file}: "
-            f"{first.sentence} See all of them with `polyclinic data check {federation}`."
+            f"{federation}: {counted(len(report.errors), 'problem')} must be mended before a run, the first: "
+            f"{first.file}: {first.sentence} See all of them with `{see}`."
         )
     advice = advice_for(FederationTraits.of(report), load_evidence(), unseen, labelled)
-    recipe = advised_recipe(advice, federation, unseen, labelled)
+    recipe = advised_recipe(advice, federation)
+    plan = advised_plan(recipe)
+    note = None if labelled is None else budget_note(plan, labelled)
+    if note is not None:
+        advice = replace(advice, notes=(*advice.notes, note))
+    costs = method_costs(plan, [one.method for one in advice.methods])
     if write is not None:
         from polyclinic.core.files import write_text
 
         write_text(write, recipe)
-    command = (
-        f"polyclinic compare {write or 'recipe.toml'} --methods {_joined(advice.compared)} --seeds 3 --out runs/advised"
-    )
-    leaves = {one.method: what_leaves(recipe, one.method) for one in advice.methods}
+    command = compare_command(advice, str(write or "recipe.toml"))
     if json_output:
-        typer.echo(json.dumps(_plain(advice, leaves) | {"recipe": recipe, "command": command}, indent=2))
+        facts = {"recipe": recipe, "command": command, "runs": number_of_runs(advice)}
+        typer.echo(json.dumps(_plain(advice, costs) | facts, indent=2))
         return
     console = Console(highlight=False)
-    _print_traits(console, report.federation.name, advice)
-    _print_settings(console, advice)
-    _print_methods(console, advice, leaves)
-    for note in advice.notes:
-        console.print(f"Mind: {note}.", markup=False)
-    written = f"Recipe: {write}" if write else f"As a recipe: polyclinic advise {federation} --write recipe.toml"
-    console.print(f"\n{written}\nThen: {command}", markup=False, soft_wrap=True)
+    print_advice(console, report.federation.name, advice, costs)
+    written = f"Recipe: {write}" if write else f"As a recipe: {write_command(advice, federation)}"
+    print_way_on(console, written, command, about_runs(advice))
 
 
-def _joined(methods: tuple[str, ...]) -> str:
-    text = ",".join(methods)
-    return f"'{text}'" if "(" in text else text
-
-
-def _plain(advice: Advice, leaves: dict[str, str]) -> dict[str, Any]:
+def _plain(advice: Advice, costs: Mapping[str, MethodCost]) -> dict[str, Any]:
     table = asdict(advice)
     table["nearest"] = advice.nearest and advice.nearest.federation
+    table["ceiling"] = [_plain_measured(one) for one in advice.ceiling]
     for method, one in zip(table["methods"], advice.methods, strict=True):
-        method["verdict"], method["leaves"] = one.verdict, leaves[one.method]
-        method["measured"] = [
-            {"federation": m.table.federation, "page": m.table.page, "seeds": m.table.seeds, "cases": m.table.cases}
-            | {"reference": m.table.reference, **asdict(m.row)}
-            for m in one.measured
-        ]
+        cost = costs[one.method]
+        method |= {"verdict": one.verdict, "measured": [_plain_measured(m) for m in one.measured]}
+        method |= {"leaves": cost.leaves, "work": cost.work, "bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down}
     return table
 
 
-def _print_traits(console: Console, name: str, advice: Advice) -> None:
-    traits = advice.traits
-    sizes = f"{traits.smallest_site} to {traits.largest_site} images"
-    about = f"{counted(traits.sites, 'site')} of {sizes}, {traits.dims}D, {traits.labelled:.0%} labelled"
-    console.print(f"{name}: {about}", markup=False)
-    if traits.width is not None and traits.foreground is not None:
-        kind = "thin" if traits.is_thin else "bulky"
-        where = f", in its middle {' x '.join(map(str, traits.middle))}" if traits.middle else ""
-        size = f"about {traits.width:.0f} pixels wide, {traits.foreground:.1%} of an image{where}"
-        console.print(f"structures  {kind}: {size}")
-        console.print(f"polarity    {traits.polarity}")
-    if traits.shift is not None:
-        size = f"{traits.shift:.2f} times the differences between images of one site"
-        console.print(f"shift       {traits.shift_word}: {size}")
-
-
-def _print_settings(console: Console, advice: Advice) -> None:
-    console.print("\n[bold]Settings[/bold]" + ("" if advice.settings else ": the defaults"))
-    for setting in advice.settings:
-        console.print(f"{setting.key} = {setting.value}\n    {setting.reason}", markup=False)
-
-
-def _print_methods(console: Console, advice: Advice, leaves: dict[str, str]) -> None:
-    nearest = advice.nearest
-    console.print("\n[bold]Methods[/bold]")
-    if nearest is None:
-        console.print("No federation of this kind was measured.")
-    elif not advice.alike:
-        console.print(f"No measured federation is like this one; the nearest is {nearest.federation}.")
-    for one in advice.methods:
-        cost = "" if one.cost is None else f" A round takes {one.cost:.2f} of FedAvg's time."
-        console.print(f"[bold]{one.method}[/bold]  {one.reason}.{cost}")
-        for line in _evidence_lines(one):
-            console.print(f"    {line}", markup=False, soft_wrap=True)
-        console.print(f"    leaves a site: {leaves[one.method]}", markup=False, soft_wrap=True)
-
-
-def _evidence_lines(one: MethodAdvice) -> list[str]:
-    if not one.measured:
-        return ["not measured on real federations of this kind"]
-    return [
-        f"{m.table.federation}: {m.row.dice:.1f} Dice"
-        + (f", {m.row.against} against {m.table.reference}: {m.row.verdict}" if m.row.against else "")
-        + f" ({m.table.seeds} seeds, {m.table.page})"
-        for m in one.measured
-    ]
+def _plain_measured(one: Measured) -> dict[str, Any]:
+    return {
+        "federation": one.table.federation,
+        "page": one.table.page,
+        "seeds": one.table.seeds,
+        "cases": one.table.cases,
+        "reference": one.table.reference,
+        "reference_dice": one.reference_dice,
+        "alike": one.alike,
+        "other_settings": one.differs,
+        **asdict(one.row),
+    }

@@ -13,7 +13,7 @@ Polarity = Literal["brighter", "darker", "mixed", "unclear"]
 Shift = Literal["none", "mild", "clear", "strong"]
 _SHIFTS: tuple[tuple[float, Shift], ...] = ((0.3, "none"), (0.75, "mild"), (1.3, "clear"))
 """The style shift below which a word holds. Of eight real federations one scanner in three units has 0.2, hospitals
-with one modality 0.4 to 0.6, cameras of several makers 1.1, mixed modalities 1.5 and 1.9."""
+with one modality 0.4 to 0.6, cameras of several makers 1.1, mixed modalities 1.5 and 1.8, though 0.5 in volumes."""
 _CONTRAST = 0.5  # deviations of an image by which foreground must differ from background to be brighter or darker
 _THIN = {2: 6.0, 3: 3.0}
 """Pixels. Vessels of retinal images have 2 to 3, nuclei 7 to 23, a left ventricle 20 to 27. A compact structure has

@@ -6,17 +6,21 @@ again; nothing in it is written by hand.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import hypot, log2
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from polyclinic.core.files import read_json
 from polyclinic.data.federation_traits import FederationTraits
 from polyclinic.methods.expression import parse_method, same_method
+from polyclinic.recipe import Recipe
 
 REFERENCES = ("central", "local", "fl_upper")
 """No methods to choose: images leave the sites, no model is shared, or all labels are read."""
+SETTINGS = ("data.intensity", "network.norm", "training.loss", "training.dice_classes", "training.rounds")
+"""Keys that move a table as much as methods do. Sizes of images are not among them: they follow from the federation."""
 FILE = Path(__file__).with_name("evidence.json")
 
 
@@ -37,8 +41,8 @@ class MeasuredRow:
         """The difference with its interval, such as ``+0.9 [0.2, 1.6]``; empty for the reference."""
         if self.difference is None:
             return ""
-        interval = "" if self.low is None or self.high is None else f" [{self.low:.1f}, {self.high:.1f}]"
-        return f"{self.difference:+.1f}{interval}"
+        interval = "" if self.low is None or self.high is None else f" [{_short(self.low)}, {_short(self.high)}]"
+        return f"{_short(self.difference, '+')}{interval}"
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,13 @@ class MeasuredTable:
     cases: int
     traits: FederationTraits
     rows: tuple[MeasuredRow, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The values of ``SETTINGS`` in its recipe; of tables written before there were any, the intensities alone."""
+
+    @property
+    def rounds(self) -> int:
+        """How long it was trained; 0 where that was not written down."""
+        return int(self.settings.get("training.rounds", 0))
 
     def row(self, method: str) -> MeasuredRow | None:
         """The row of a method, by whatever expression it was measured; None if it was not."""
@@ -77,6 +88,16 @@ class Evidence:
     costs: dict[str, float]
 
 
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """The values of ``SETTINGS`` in a recipe."""
+    return {key: attrgetter(key)(recipe) for key in SETTINGS}
+
+
+def named_settings(settings: dict[str, Any]) -> str:
+    """``data.intensity = site, training.rounds = 30``."""
+    return ", ".join(f"{key} = {value}" for key, value in settings.items())
+
+
 def load_evidence(file: Path = FILE) -> Evidence:
     """Read the file that comes with the package."""
     plain = read_json(file)
@@ -88,7 +109,13 @@ def _table(entry: dict[str, Any]) -> MeasuredTable:
         key: tuple(value) if isinstance(value, list) else value for key, value in entry["traits"].items()
     }
     rows = tuple(MeasuredRow(**row) for row in entry["rows"])
-    return MeasuredTable(**{**entry, "traits": FederationTraits(**traits), "rows": rows})
+    settings = {"data.intensity": entry["intensity"], **entry.get("settings", {})}
+    return MeasuredTable(**{**entry, "traits": FederationTraits(**traits), "rows": rows, "settings": settings})
+
+
+def _short(number: float, sign: str = "") -> str:
+    """With one decimal, and no minus before 0."""
+    return f"{round(number, 1) + 0.0:{sign}.1f}"
 
 
 def distance(first: FederationTraits, second: FederationTraits) -> float:

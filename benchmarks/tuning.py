@@ -40,12 +40,12 @@ SETTINGS = {
         "(weight=0.3,threshold=0.95,dice=true)",
     ),
     "fgasl": (
-        "(ema=0.99,delta_start=0.15,delta_end=0.3,debias=false,dice=true,quantiles=all)",
-        "(ema=0.99,delta_start=0.15,delta_end=0.5,debias=false,dice=true,quantiles=all)",
-        "(ema=0.99,delta_start=0.3,delta_end=0.8,debias=false,dice=true,quantiles=all)",
-        "(ema=0.99,delta_start=0.15,delta_end=0.3,debias=true,dice=true,quantiles=all)",
-        "(ema=0.9,delta_start=0.15,delta_end=0.3,debias=false,dice=true,quantiles=all)",
-        "(ema=0.9,delta_start=0.15,delta_end=0.5,debias=false,dice=true,quantiles=all)",
+        "+dual_teacher(weight=1,ema=0.99,delta_start=0.15,delta_end=0.3,dice=true,debias=false,quantiles=all)",
+        "+dual_teacher(weight=0.1,ema=0.99,delta_start=0.15,delta_end=0.3,dice=true,debias=false,quantiles=all)",
+        "+dual_teacher(weight=1,ema=0.99,delta_start=0.15,delta_end=0.5,dice=true,debias=false,quantiles=all)",
+        "+dual_teacher(weight=1,ema=0.99,delta_start=0.3,delta_end=0.8,dice=true,debias=false,quantiles=all)",
+        "+dual_teacher(weight=0.1,ema=0.99,delta_start=0.15,delta_end=0.3,dice=false,debias=false,quantiles=all)",
+        "+dual_teacher(weight=0.1,ema=0.9,delta_start=0.15,delta_end=0.5,dice=true,debias=false,quantiles=all)",
     ),
     "rscfed": (
         "(ema=0.999,weight=0.02)", "(ema=0.9,weight=0.02)", "(ema=0.99,weight=0.02)", "(ema=0.999,weight=0.1)",

@@ -15,7 +15,11 @@ from polyclinic.methods.expression import parse_method, settled_parts
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 # Where defaults are other than published; other methods have the published ones as defaults.
-PUBLISHED = {"fedbcs": "fedbcs(anchors=all,tau=0.4,weight=1)", "pathfl": "pathfl+cse(probability=1)"}
+PUBLISHED = {
+    "fedbcs": "fedbcs(anchors=all,tau=0.4,weight=1)",
+    "fgasl": "fgasl+dual_teacher(weight=1)",
+    "pathfl": "pathfl+cse(probability=1)",
+}
 
 
 @pytest.fixture

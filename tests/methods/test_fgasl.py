@@ -59,9 +59,9 @@ def test_the_rows_are_all_eight_and_the_page_names_them() -> None:
     assert {row[0]: tuple(bool(mark) for mark in row[1:]) for row in table} == ROWS
 
 
-def test_defaults_are_those_of_the_papers_cardiac_task() -> None:
+def test_defaults_are_those_of_the_papers_cardiac_task_but_for_the_weight_of_pseudo_labels() -> None:
     built = {c.name: c.settings for c in build_workspace(tiny_recipe("fgasl"), tiny_task()).components}
     dual, alignment = built["dual_teacher"], built["perturbation_invariance"]
-    assert (dual.weight, dual.ema, dual.smoothing, dual.delta_start, dual.delta_end) == (1, 0.99, 0.9, 0.15, 0.3)
+    assert (dual.weight, dual.ema, dual.smoothing, dual.delta_start, dual.delta_end) == (0.1, 0.99, 0.9, 0.15, 0.3)
     assert (alignment.weight, alignment.probability, alignment.perturbation) == (0.3, 0.3, "dropout")
     assert (built["gaa"].rule, built["gaa"].pace, built["gaa"].least) == ("paper", None, 0)

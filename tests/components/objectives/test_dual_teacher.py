@@ -117,7 +117,7 @@ def test_the_term_is_that_of_two_whole_networks(dims: int, level: float, section
 @pytest.mark.parametrize("with_dice", [True, False])
 def test_a_quantile_of_each_class_keeps_pixels_of_each_class(with_dice: bool) -> None:
     """Labelled pixels of a class give the threshold of the pixels that the teachers say are of that class."""
-    settings = f"delta_start=0.7, delta_end=0.7, smoothing=0, quantiles=class, dice={str(with_dice).lower()}"
+    settings = f"weight=1, delta_start=0.7, delta_end=0.7, smoothing=0, quantiles=class, dice={str(with_dice).lower()}"
     component, site, _ = prepared(settings)
     step = mixed_step(site)
     (ours,) = component.loss(step).values()

@@ -11,6 +11,7 @@ _PATHFL = {
     "retina_vessel": ("Vessels in retinal images of four centres", "pictures"),
     "cardiac_lv": ("The left ventricle in MR slices of three hospitals", "slices"),
 }
+_NAMES = {"nuclei_xmod": "nuclei", "retina_vessel": "vessels", "cardiac_lv": "left ventricle"}
 # Every image, as eqs. 8 and 9 are written, and the share that the search chose; named, so that no default moves a row.
 _ALL_IMAGES, _FEW_IMAGES = "pathfl+cse(probability=1)", "pathfl+cse(probability=0.25)"
 _PATHFL_ROWS = {
@@ -112,7 +113,7 @@ PATHFL = Page(
         ),
     ),
     overall={
-        title: {name: (f"{name}-{intensity}", method) for name in _PATHFL}
+        title: {words: (f"{name}-{intensity}", method) for name, words in _NAMES.items()}
         for title, intensity, method in (
             ("before: FedAvg uniform, full range", "full-range", BOTH_MEANS[1]),
             ("before: PathFL, full range, CSE on every image", "full-range", _ALL_IMAGES),

@@ -55,9 +55,10 @@ class Grid:
         name = Path(load_recipe(path, overrides).federation).name
         return load_recipe(path, [*overrides, f"federation={data / name}"])
 
-    def run(self, data: Path, folder: Path, jobs: int | None) -> None:
-        """Train what is missing."""
-        polyclinic.compare(self.recipe_on(data), self.methods, out=folder / self.name, seeds=self.seeds, jobs=jobs)
+    def run(self, data: Path, folder: Path, jobs: int | None, most_seeds: int | None = None) -> None:
+        """Train what is missing, with the first ``most_seeds`` seeds alone if that is given."""
+        seeds = self.seeds[:most_seeds]
+        polyclinic.compare(self.recipe_on(data), self.methods, out=folder / self.name, seeds=seeds, jobs=jobs)
 
     def plan(self, data: Path, out: Path) -> GridPlan:
         """The runs of this grid below ``out``."""
@@ -175,13 +176,25 @@ class Page:
     overall: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
     """One table of the whole page: for a row's title, and the title of a column, the grid and the method."""
 
-    def make(self, data: Path, folder: Path, jobs: int | None, trained: Collection[str] = ()) -> Path:
-        """Restore recorded runs, train what these grids lack, record it after each of them, and write the page."""
+    def make(
+        self,
+        data: Path,
+        folder: Path,
+        jobs: int | None,
+        trained: Collection[str] = (),
+        most_seeds: int | None = None,
+    ) -> Path:
+        """Restore recorded runs, train what these grids lack, record it after each of them, and write the page.
+
+        What is finished of a grid that fails or is interrupted is recorded, too.
+        """
         own, archive = folder / self.name, HERE / "records" / f"{self.name}.tar.xz"
         restore(archive, own, data)
         for grid in (grid for grid in self.grids if grid.name in trained):
-            grid.run(data, own, jobs)
-            keep(own, archive)
+            try:
+                grid.run(data, own, jobs, most_seeds)
+            finally:
+                keep(own, archive)
         page = HERE / f"{self.name}.md"
         write_text(page, self.text(data, own))
         return page

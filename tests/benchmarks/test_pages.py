@@ -44,8 +44,10 @@ def test_every_recipe_loads_and_every_method_is_one(pages: ModuleType, tmp_path:
 def test_one_table_of_a_page_can_be_trained_alone(
     pages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made: list[tuple[str, ...]] = []
-    monkeypatch.setattr("page.Page.make", lambda page, data, out, jobs, trained: made.append(tuple(trained)))
+    made: list[tuple[tuple[str, ...], int | None]] = []
+    monkeypatch.setattr(
+        "page.Page.make", lambda page, data, out, jobs, grids, seeds: made.append((tuple(grids), seeds))
+    )
     monkeypatch.setenv("POLYCLINIC_REAL_DATA", str(tmp_path))
 
     def called(*arguments: str) -> None:
@@ -54,10 +56,11 @@ def test_one_table_of_a_page_can_be_trained_alone(
 
     called("fedbcs", "--grid", "brain_lgg", "--grid", "search")
     called("fedbcs", "--tables")
-    called("fsf3a")
-    assert made == [("brain_lgg", "search"), (), ("hippocampus",)]
-    with pytest.raises(SystemExit):
-        called("fedbcs", "--grid", "brain")
+    called("fsf3a", "--seeds", "2")
+    assert made == [(("brain_lgg", "search"), None), ((), None), (("hippocampus",), 2)]
+    for wrong in (("--seeds", "0"), ("--grid", "brain")):
+        with pytest.raises(SystemExit):
+            called("fedbcs", *wrong)
     assert "fedbcs has no table 'brain'; it has search, rounds-60, retina_vessel" in capsys.readouterr().err
 
 
@@ -74,6 +77,35 @@ def test_the_committed_page_follows_from_the_records_without_training(
     page = pages.PAGES[name]
     records.restore(REAL / "records" / f"{name}.tar.xz", tmp_path, tmp_path)
     assert page.text(tmp_path, tmp_path) == (REAL / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_what_is_done_of_an_interrupted_grid_is_recorded(
+    pages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The runs of a session that is cut off are not lost; another grid is not begun."""
+    import page
+
+    begun: list[tuple[int, ...]] = []
+
+    def compare(recipe: object, methods: tuple[str, ...], out: Path, seeds: tuple[int, ...], jobs: int | None) -> None:
+        begun.append(seeds)
+        run = out / f"fedavg-seed{seeds[0]}"
+        run.mkdir(parents=True)
+        (run / "summary.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polyclinic.compare", compare)
+    (tmp_path / "records").mkdir()
+    (tmp_path / "recipes").symlink_to(REAL / "recipes")
+    monkeypatch.setattr(page, "HERE", tmp_path)
+    one = page.Page("new", "Title", (), tuple(page.Grid(name, "", "pictures", ("fedavg",)) for name in ("a", "b")))
+    with pytest.raises(KeyboardInterrupt):
+        one.make(tmp_path, tmp_path / "runs", 1, ("a", "b"), most_seeds=2)
+    assert begun == [(0, 1)]
+    import records
+
+    records.restore(tmp_path / "records" / "new.tar.xz", tmp_path / "again", tmp_path)
+    assert [path.parent.name for path in (tmp_path / "again").rglob("summary.json")] == ["fedavg-seed0"]
 
 
 def test_a_new_row_hides_no_table_whose_other_rows_are_done(pages: ModuleType, tmp_path: Path) -> None:

@@ -57,7 +57,10 @@ FEDBCS = Page(
             # FSR blends a map with its instance norm: in a network of instance norms there is nothing left to blend.
             ("retina_vessel-batch", "Vessels, a network of batch norms", "pictures",
              (*_FEDBCS, _FSR_ALONE), {"network.norm": "batch"}),
-            ("cardiac_lv", "The left ventricle in MR slices of three hospitals", "slices", _BEFORE_AFTER, {}),
+            ("cardiac_lv", "The left ventricle in MR slices of three hospitals", "slices",
+             (*_BEFORE_AFTER, *_OPTIONS), {}),
+            ("nuclei_xmod", "Nuclei in seven sets of four kinds", "pictures",
+             (*_BEFORE_AFTER, *_OPTIONS), {"data.intensity": "full-range"}),
             ("brain_lgg", "Glioma in MR slices of four hospitals", "slices", _BEFORE_AFTER, GLIOMA),
             ("cardiac_lv-batch", "The left ventricle, a network of batch norms", "slices",
              (*_BEFORE_AFTER, _FSR_ALONE), {"network.norm": "batch"}),
@@ -71,7 +74,9 @@ FEDBCS = Page(
             for suffix, norm in (("", ""), ("-batch", ", batch norm"))
             for name, words in (
                 ("retina_vessel", "vessels"), ("cardiac_lv", "left ventricle"), ("brain_lgg", "glioma"),
+                ("nuclei_xmod", "nuclei"),
             )
+            if (name, suffix) != ("nuclei_xmod", "-batch")
         }
         for title, method in {
             "FedAvg, by samples": "fedavg", "FedAvg, uniform": BOTH_MEANS[1],

@@ -14,7 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from page import HERE, Grid, Page
+from grids import HERE, Grid
+from page import Page
 from pages import PAGES
 from records import restore
 

@@ -6,6 +6,7 @@ import csv
 import json
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from types import ModuleType
@@ -20,7 +21,7 @@ REAL = Path(__file__).resolve().parents[2] / "benchmarks" / "real"
 @pytest.fixture
 def pages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(REAL))
-    for name in [one for one in sys.modules if one.split(".")[0] in ("pages", "page", "records")]:
+    for name in [one for one in sys.modules if one.split(".")[0] in ("pages", "page", "grids", "sections", "records")]:
         del sys.modules[name]
     import pages
 
@@ -83,6 +84,7 @@ def test_what_is_done_of_an_interrupted_grid_is_recorded(
     pages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The runs of a session that is cut off are not lost; another grid is not begun."""
+    import grids
     import page
 
     begun: list[tuple[int, ...]] = []
@@ -96,9 +98,8 @@ def test_what_is_done_of_an_interrupted_grid_is_recorded(
 
     monkeypatch.setattr("polyclinic.compare", compare)
     (tmp_path / "records").mkdir()
-    (tmp_path / "recipes").symlink_to(REAL / "recipes")
     monkeypatch.setattr(page, "HERE", tmp_path)
-    one = page.Page("new", "Title", (), tuple(page.Grid(name, "", "pictures", ("fedavg",)) for name in ("a", "b")))
+    one = page.Page("new", "Title", (), tuple(grids.Grid(name, "", "pictures", ("fedavg",)) for name in ("a", "b")))
     with pytest.raises(KeyboardInterrupt):
         one.make(tmp_path, tmp_path / "runs", 1, ("a", "b"), most_seeds=2)
     assert begun == [(0, 1)]
@@ -110,9 +111,9 @@ def test_what_is_done_of_an_interrupted_grid_is_recorded(
 
 def test_a_new_row_hides_no_table_whose_other_rows_are_done(pages: ModuleType, tmp_path: Path) -> None:
     """Rows whose seeds are all done are shown; without the reference nothing is."""
-    import page
+    import grids
 
-    grid = page.Grid("grid", "Title", "pictures", ("fedavg", "fedbn", "fedprox"), seeds=(0, 1))
+    grid = grids.Grid("grid", "Title", "pictures", ("fedavg", "fedbn", "fedprox"), seeds=(0, 1))
 
     def finish(method: str, seed: int) -> None:
         folder = tmp_path / "grid" / f"{method}-seed{seed}"
@@ -126,15 +127,15 @@ def test_a_new_row_hides_no_table_whose_other_rows_are_done(pages: ModuleType, t
     assert grid.finished_rows(tmp_path, out).methods == ("fedavg", "fedbn")
     finish("fedprox", 1)
     assert grid.finished_rows(tmp_path, out) == grid
-    assert page.replace(grid, differences=(("fedbn", "new"),)).finished_rows(tmp_path, out).differences == ()
-    with_parts = page.replace(grid, methods=("fedavg", "fedbn", "new"), parts={"a": ("fedbn", "new"), "b": ("new",)})
+    assert replace(grid, differences=(("fedbn", "new"),)).finished_rows(tmp_path, out).differences == ()
+    with_parts = replace(grid, methods=("fedavg", "fedbn", "new"), parts={"a": ("fedbn", "new"), "b": ("new",)})
     assert with_parts.finished_rows(tmp_path, out).parts == {"a": ("fedbn",)}
 
 
 def test_a_grid_of_five_seeds_begins_to_show_with_three(pages: ModuleType, tmp_path: Path) -> None:
-    import page
+    import grids
 
-    grid = page.Grid("grid", "Title", "pictures", ("fedavg", "fedbn"), seeds=(0, 1, 2, 3, 4))
+    grid = grids.Grid("grid", "Title", "pictures", ("fedavg", "fedbn"), seeds=(0, 1, 2, 3, 4))
 
     def finish(method: str, *seeds: int) -> None:
         for seed in seeds:
@@ -146,7 +147,7 @@ def test_a_grid_of_five_seeds_begins_to_show_with_three(pages: ModuleType, tmp_p
     finish("fedavg", 0, 1, 2, 3), finish("fedbn", 0, 1)
     assert grid.finished_rows(tmp_path, out) is None
     finish("fedbn", 2)
-    assert grid.finished_rows(tmp_path, out) == page.replace(grid, seeds=(0, 1, 2))
+    assert grid.finished_rows(tmp_path, out) == replace(grid, seeds=(0, 1, 2))
     finish("fedbn", 3, 4), finish("fedavg", 4)
     assert grid.finished_rows(tmp_path, out) == grid
 
@@ -189,32 +190,34 @@ def test_a_further_difference_takes_the_second_method_from_the_first(pages: Modu
 
 
 def test_shares_of_the_gap_are_between_the_two_references(pages: ModuleType) -> None:
-    import page
+    import sections
 
     from polyclinic.report.tables import Comparison
 
     scores = {"fedavg": [0.7, 0.8], "local": [0.6, 0.6], "central": [0.8, 1.0], "worse": [0.5, 0.5]}
     values = {method: {"average": list(own)} for method, own in scores.items()}
-    text = "\n".join(page.gap_closed(Comparison("dice", tuple(scores), (), values)))
+    text = "\n".join(sections.gap_closed(Comparison("dice", tuple(scores), (), values)))
     assert "| fedavg | 50% |" in text
     assert "| worse | -33% |" in text
     assert "30.00 points" in text
     assert "| central |" not in text
     below = {**values, "local": {"average": [0.85]}, "central": {"average": [0.9]}}
     assert "Every method is below `local`" in "\n".join(
-        page.gap_closed(Comparison("dice", tuple(below), (), below))  # type: ignore[arg-type]
+        sections.gap_closed(Comparison("dice", tuple(below), (), below))  # type: ignore[arg-type]
     )
     without = {method: own for method, own in values.items() if method != "central"}
-    assert page.gap_closed(Comparison("dice", tuple(without), (), without)) == []
-    assert page.gap_closed(Comparison("dice", ("local", "central"), (), {**values, "central": values["worse"]})) == []
+    assert sections.gap_closed(Comparison("dice", tuple(without), (), without)) == []
+    assert (
+        sections.gap_closed(Comparison("dice", ("local", "central"), (), {**values, "central": values["worse"]})) == []
+    )
 
 
 def test_a_page_names_the_units_that_its_runs_settled(pages: ModuleType, tmp_path: Path) -> None:
-    import page
+    import sections
 
     run = tmp_path / "fedavg-seed0"
     run.mkdir()
     (run / "recipe.toml").write_text('federation = "demo:nuclei"\n[evaluation]\nunits = "pixel"\n')
-    assert page._units({"fedavg": [run]}) == "", "not finished"
+    assert sections.units_of({"fedavg": [run]}) == "", "not finished"
     (run / "summary.json").write_text("{}")
-    assert page._units({"fedavg": [run]}) == "pixels"
+    assert sections.units_of({"fedavg": [run]}) == "pixels"

@@ -34,13 +34,13 @@ def tuning(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def searches(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, tuple[str, ...]]]:
     """By page of benchmarks/real and by search: what is tried."""
     monkeypatch.syspath_prepend(str(BENCHMARKS / "real"))
-    for name in [one for one in sys.modules if one.split(".")[0] in ("pages", "page", "records")]:
+    for name in [one for one in sys.modules if one.split(".")[0] in ("pages", "page", "grids", "sections", "records")]:
         del sys.modules[name]
-    import page
+    import grids
     import pages
 
     found = {
-        name: {grid.name: grid.methods for grid in one.grids if isinstance(grid, page.Search)}
+        name: {grid.name: grid.methods for grid in one.grids if isinstance(grid, grids.Search)}
         for name, one in pages.PAGES.items()
     }
     return {name: tried for name, tried in found.items() if tried}

@@ -32,7 +32,9 @@ VESSELS = FederationTraits(4, 20, 42, 1.0, 2, 1, 0.086, 2.5, 1.08, "unclear", (2
 def test_the_file_follows_from_the_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every number is computed again from the cases of the recorded runs; traits need images and are taken over."""
     monkeypatch.syspath_prepend(str(REAL))
-    for name in [one for one in sys.modules if one.split(".")[0] in ("pages", "page", "records", "evidence")]:
+    for name in [
+        one for one in sys.modules if one.split(".")[0] in ("pages", "page", "grids", "sections", "records", "evidence")
+    ]:
         del sys.modules[name]
     import evidence
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from page import Grid, Page, Search, Trial
+from grids import Grid, Search, Trial
+from page import Page
 
 from pages.shared import BOTH_MEANS, GLIOMA, SAME
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from page import Grid, Page
+from grids import Grid
+from page import Page
 
 _LOSSES = ("feddice", "fedinfonce", "fedsimclr", "fedfocaltversky", "fedlocalcl", "fedswav", "fsf3a")
 _UNIFORM = "fsf3a(weighting=uniform)"

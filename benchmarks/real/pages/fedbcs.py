@@ -1,4 +1,4 @@
-"""FedBCS before and after its defaults changed."""
+"""FedBCS before and after its defaults changed, and the methods that its tables name."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from pages.shared import BOTH_MEANS, GLIOMA, SAME
 # settings that matter are named, so that no default moves a row.
 _FOREGROUND, _ALL, _LESS = "fedbcs(anchors=foreground,weight=1)", "fedbcs(weight=1)", "fedbcs(weight=0.1)"
 _FEDBCS = (*BOTH_MEANS[:2], _FOREGROUND, _ALL, _LESS)
-_FSR_ALONE = "fedbcs-cdpa"
+_FSR_ALONE, _CDPA_ALONE = "fedbcs-cdpa", "fedbcs(weight=0.1)-fsr"
+# Table 1, but for FPL, which is among the options below: methods on prototypes, and against differences of style.
+_FAMILY = ("moon", "fedproto", "harmofl", "fedcontrast", "fedplvm")
 # Options of kin for rare classes and for labels of coarse cells, beside what is published.
 _OPTIONS = ("feduv", "feduv(target=shares)", "fpl(cells=nearest)", "fpl(cells=share)")
 _BEFORE_AFTER = (*BOTH_MEANS[:2], _FOREGROUND, _LESS)
 # What CDPA adds to FSR, and the anchors of the code against those of the equations.
 _PAIRS = (
     (_LESS, _FSR_ALONE),
+    *((_LESS, other) for other in ("harmofl", "fpl(cells=nearest)", "fedplvm")),
     (_ALL, _FSR_ALONE),
     (_FOREGROUND, _ALL),
     (_FOREGROUND, _LESS),
@@ -26,7 +29,7 @@ _PAIRS = (
 )
 FEDBCS = Page(
     "fedbcs",
-    "FedBCS before and after: which pixels are anchors of CDPA",
+    "FedBCS before and after: which pixels are anchors of CDPA; and the prototype family",
     (*SAME, f"`{_FOREGROUND}` was the default before, as in the released code."),
     (
         Search(
@@ -54,7 +57,7 @@ FEDBCS = Page(
         )
         for name, title, recipe, rows, changes in (
             ("retina_vessel", "Vessels in retinal images of four centres", "pictures",
-             (*BOTH_MEANS, "fedbn", *_FEDBCS[2:], _FSR_ALONE, *_OPTIONS), {}),
+             (*BOTH_MEANS, "fedbn", *_FEDBCS[2:], _FSR_ALONE, _CDPA_ALONE, *_OPTIONS, *_FAMILY), {}),
             # FSR blends a map with its instance norm: in a network of instance norms there is nothing left to blend.
             ("retina_vessel-batch", "Vessels, a network of batch norms", "pictures",
              (*_FEDBCS, _FSR_ALONE), {"network.norm": "batch"}),
@@ -62,7 +65,8 @@ FEDBCS = Page(
              (*_BEFORE_AFTER, *_OPTIONS), {}),
             ("nuclei_xmod", "Nuclei in seven sets of four kinds", "pictures",
              (*_BEFORE_AFTER, *_OPTIONS), {"data.intensity": "full-range"}),
-            ("brain_lgg", "Glioma in MR slices of four hospitals", "slices", _BEFORE_AFTER, GLIOMA),
+            ("brain_lgg", "Glioma in MR slices of four hospitals", "slices",
+             (*_BEFORE_AFTER, *BOTH_MEANS[2:], _FSR_ALONE, _CDPA_ALONE, "fpl(cells=nearest)", *_FAMILY), GLIOMA),
             ("cardiac_lv-batch", "The left ventricle, a network of batch norms", "slices",
              (*_BEFORE_AFTER, _FSR_ALONE), {"network.norm": "batch"}),
             ("brain_lgg-batch", "Glioma, a network of batch norms", "slices",

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from federations import make
 from grids import HERE, Grid
 from page import Page
 from pages import PAGES
@@ -90,7 +91,7 @@ def costs() -> dict[str, float]:
 def measured_traits(data: Path) -> dict[str, Any]:
     """The traits of every federation that a page names."""
     names = {Path(grid.recipe_on(data).federation).name for page in PAGES.values() for grid in page.grids}
-    return {name: asdict(FederationTraits.of(check_federation(data / name))) for name in sorted(names)}
+    return {name: asdict(FederationTraits.of(check_federation(make(name, data)))) for name in sorted(names)}
 
 
 def _percent(value: float | None) -> float | None:

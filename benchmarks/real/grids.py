@@ -9,6 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from federations import make, place
 from sections import gap_closed, last_validation, part_of, percent, trained_out, units_of
 
 import polyclinic
@@ -48,12 +49,13 @@ class Grid:
         path = HERE / "recipes" / f"{self.recipe}.toml"
         overrides = [f"{key}={json.dumps(value)}" for key, value in self.changes.items()]
         name = Path(load_recipe(path, overrides).federation).name
-        return load_recipe(path, [*overrides, f"federation={data / name}"])
+        return load_recipe(path, [*overrides, f"federation={place(name, data)}"])
 
     def run(self, data: Path, folder: Path, jobs: int | None, most_seeds: int | None = None) -> None:
         """Train what is missing, with the first ``most_seeds`` seeds alone if that is given."""
-        seeds = self.seeds[:most_seeds]
-        polyclinic.compare(self.recipe_on(data), self.methods, out=folder / self.name, seeds=seeds, jobs=jobs)
+        recipe, seeds = self.recipe_on(data), self.seeds[:most_seeds]
+        make(Path(recipe.federation).name, data)
+        polyclinic.compare(recipe, self.methods, out=folder / self.name, seeds=seeds, jobs=jobs)
 
     def plan(self, data: Path, out: Path) -> GridPlan:
         """The runs of this grid below ``out``."""

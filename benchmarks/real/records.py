@@ -12,6 +12,8 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from federations import place
+
 from polyclinic.core.files import atomic_write, write_text
 from polyclinic.recipe.changes import with_changes
 from polyclinic.recipe.files import load_recipe, recipe_text
@@ -79,7 +81,7 @@ def _contents(run: Path) -> Iterator[tuple[Path, bytes]]:
 
 def _set_federation(path: Path, data: Path) -> None:
     recipe = load_recipe(path)
-    write_text(path, recipe_text(with_changes(recipe, {"federation": str(data / Path(recipe.federation).name)})))
+    write_text(path, recipe_text(with_changes(recipe, {"federation": str(place(Path(recipe.federation).name, data))})))
 
 
 def _unpacked(archive: Path) -> bytes:

@@ -21,7 +21,11 @@ REAL = Path(__file__).resolve().parents[2] / "benchmarks" / "real"
 @pytest.fixture
 def pages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(REAL))
-    for name in [one for one in sys.modules if one.split(".")[0] in ("pages", "page", "grids", "sections", "records")]:
+    for name in [
+        one
+        for one in sys.modules
+        if one.split(".")[0] in ("pages", "page", "grids", "sections", "records", "federations")
+    ]:
         del sys.modules[name]
     import pages
 
@@ -30,11 +34,14 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_every_recipe_loads_and_every_method_is_one(pages: ModuleType, tmp_path: Path) -> None:
     """Networks of published tables are not the smallest ones; FSF3A's volumes are what two cores can do."""
+    from federations import MADE, SLICED
+
     for page in pages.PAGES.values():
         assert len({grid.name for grid in page.grids}) == len(page.grids)
         for grid in page.grids:
             recipe = grid.recipe_on(tmp_path)
-            assert Path(recipe.federation).parent == tmp_path
+            name = Path(recipe.federation).name
+            assert Path(recipe.federation) == (MADE / name if name in SLICED else tmp_path / name)
             assert (recipe.network.width >= 16 and recipe.network.depth >= 4) or page.name == "fsf3a"
             for method in grid.methods:
                 assert parse_method(method)
@@ -78,6 +85,29 @@ def test_the_committed_page_follows_from_the_records_without_training(
     page = pages.PAGES[name]
     records.restore(REAL / "records" / f"{name}.tar.xz", tmp_path, tmp_path)
     assert page.text(tmp_path, tmp_path) == (REAL / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_slices_of_volumes_are_a_federation_of_links(
+    pages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The volumes' own folder may be read only, and stays as it is; a folder that was begun is made whole."""
+    import federations
+
+    from polyclinic.data.check import check_federation
+    from polyclinic.data.phantoms.demo_files import write_demo
+
+    volumes = tmp_path / "data" / "prostate3d"
+    write_demo("tumour", volumes, size=16, cases=3)
+    before = {path: path.stat().st_mtime_ns for path in volumes.rglob("*")}
+    monkeypatch.setattr(federations, "MADE", tmp_path / "made")
+    folder = federations.make("prostate_slices", tmp_path / "data")
+    assert folder == federations.place("prostate_slices", tmp_path / "data") == tmp_path / "made" / "prostate_slices"
+    (folder / "manifest.csv").unlink()
+    assert federations.make("prostate_slices", tmp_path / "data") == folder
+    report = check_federation(folder)
+    assert (report.federation.task.spatial_dims, len(report.rows), report.errors) == (2, 3, ())
+    assert {path: path.stat().st_mtime_ns for path in volumes.rglob("*")} == before
+    assert federations.make("brain_lgg", tmp_path) == tmp_path / "brain_lgg"
 
 
 def test_what_is_done_of_an_interrupted_grid_is_recorded(

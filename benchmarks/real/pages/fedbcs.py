@@ -5,7 +5,7 @@ from __future__ import annotations
 from grids import Grid, Search, Trial
 from page import Page
 
-from pages.shared import BOTH_MEANS, GLIOMA, SAME
+from pages.shared import BOTH_MEANS, GLIOMA, PROSTATE, SAME
 
 # As released, with foreground alone as anchors; as the paper's eqs. 15 and 16, all classes; with a smaller weight. All
 # settings that matter are named, so that no default moves a row.
@@ -67,6 +67,8 @@ FEDBCS = Page(
              (*_BEFORE_AFTER, *_OPTIONS), {"data.intensity": "full-range"}),
             ("brain_lgg", "Glioma in MR slices of four hospitals", "slices",
              (*_BEFORE_AFTER, *BOTH_MEANS[2:], _FSR_ALONE, _CDPA_ALONE, "fpl(cells=nearest)", *_FAMILY), GLIOMA),
+            ("prostate_slices", "Two zones of the prostate in slices of four protocols", "slices",
+             (*BOTH_MEANS, _FOREGROUND, _LESS, _FSR_ALONE, _CDPA_ALONE, "fpl(cells=nearest)", *_FAMILY), PROSTATE),
             ("cardiac_lv-batch", "The left ventricle, a network of batch norms", "slices",
              (*_BEFORE_AFTER, _FSR_ALONE), {"network.norm": "batch"}),
             ("brain_lgg-batch", "Glioma, a network of batch norms", "slices",

@@ -12,3 +12,5 @@ SAME = (
 BOTH_MEANS = ("fedavg", "fedavg(weighting=uniform)", "local", "central")
 # Gliomas lie farther from the middle of a slice than ventricles; its four sites take the steps of four.
 GLIOMA = {"data.crop": [144, 144], "data.size": [144, 144], "training.steps_per_epoch": 6}
+# Whole slices of 112 x 112 pixels; the peripheral zone lies behind the other, so no mirroring.
+PROSTATE = {"data.size": [112, 112], "augmentation.flip": 0.0, "training.steps_per_epoch": 6}

@@ -240,3 +240,31 @@ def test_the_server_s_own_user_can_control_it(coordinator: Coordinator) -> None:
 def test_another_user_of_the_machine_cannot_control_the_server(coordinator: Coordinator) -> None:
     assert program_of("nobody", ASK, coordinator).split() == ["403"] * 3
     assert f"this machine's user {NOBODY} was kept from controlling the server" in coordinator.notices()
+
+
+FORWARDED = """
+from time import monotonic, sleep
+end, own = monotonic() + 30, []
+while not own and monotonic() < end:  # connections of the server's own process to itself
+    for line in open("/proc/net/tcp").read().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "01" and fields[2].endswith(f":{port:04X}") and fields[7] == "0":
+            own.append(int(fields[1].split(":")[1], 16))
+    sleep(0.01)
+for value in (f"127.0.0.1:{own[0]}", "127.0.0.1", f"10.0.0.1, 127.0.0.1:{own[0]}"):
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=60)
+    headers = {"content-type": "application/protobuf", "x-forwarded-for": value, "x-forwarded-proto": "https"}
+    connection.request("POST", "/v1/control/list-runs", b"", headers)
+    print(connection.getresponse().status)
+"""
+
+
+@needs_root
+def test_a_header_does_not_make_another_user_the_server_s_own(coordinator: Coordinator) -> None:
+    """Behind a proxy the web server would take a caller's address from it, and look up the owner of that connection."""
+    held = coordinator.connect()  # of the user that runs the server
+    held.connect()
+    try:
+        assert program_of("nobody", FORWARDED, coordinator).split() == ["403"] * 3
+    finally:
+        held.close()

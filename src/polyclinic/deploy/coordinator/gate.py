@@ -188,7 +188,8 @@ def main() -> None:
         raise SystemExit("This version of Flower has no place for the gate; install the version that polyclinic pins.")
     for name in ("FLWR_INTERNAL_GRPC_CONTROL_API", "FLWR_INTERNAL_GRPC_FLEET_API"):
         os.environ.pop(name, None)  # would open further ports, without the gate
-    uvicorn.run = functools.partial(uvicorn.run, http=BoundedConnection)
+    # A caller's address is its connection's: by a header any user of this machine could name the server's own.
+    uvicorn.run = functools.partial(uvicorn.run, http=BoundedConnection, proxy_headers=False)
     flower_superlink()
 
 

@@ -33,9 +33,11 @@ class _BoundedArray(Array):
     def inflate(cls, object_content: bytes, children: dict[str, InflatableObject] | None = None) -> Array:
         names = get_object_children_ids_from_object_content(object_content)
         order = loads(get_object_body(object_content, Array).decode("utf-8"))["arraychunk_ids"]
-        sizes = [
-            len(child.data) if isinstance(child := (children or {}).get(name), ArrayChunk) else 0 for name in names
-        ]
+        pieces = [(children or {}).get(name) for name in names]
+        if not all(isinstance(piece, ArrayChunk) for piece in pieces):
+            # Flower would take anything that has bytes: of arrays of arrays each level may be a hundred times as large.
+            raise PolyclinicError("one of its arrays is made of something else than pieces of bytes")
+        sizes = [len(piece.data) for piece in pieces if isinstance(piece, ArrayChunk)]
         left = _left.get()
         left = [_LARGEST_MESSAGE] if left is None else left
         left[0] -= sum(sizes[number] for number in order)

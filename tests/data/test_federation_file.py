@@ -8,6 +8,7 @@ import pytest
 
 from data_support import two_sites
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.data.federation_file import read_federation_file
 from polyclinic.data.open_federation import open_federation
 
 
@@ -45,3 +46,10 @@ def test_a_wrong_description_gets_a_sentence(tmp_path: Path, text: str, words: s
     (two_sites(tmp_path) / "federation.toml").write_text(text)
     with pytest.raises(PolyclinicError, match=words):
         open_federation(tmp_path)
+
+
+def test_a_key_on_which_the_parser_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "federation.toml"
+    path.write_text("a." * 20_000 + "a = 1")
+    with pytest.raises(PolyclinicError, match=r"federation\.toml.*more than 30 parts"):
+        read_federation_file(path)

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flower_support import png_recipe
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.methods.expression import parse_method, settled_parts
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import deepest_key, load_recipe, make_recipe, parse_recipe, recipe_text
 from polyclinic.recipe.fingerprint import NOT_COVERED, AskedRecipe, differing_keys, hashed, read_asked, recipe_sha256
@@ -110,6 +113,58 @@ def test_a_text_on_which_a_toml_parser_would_fill_the_memory_is_refused_before_i
         parse_recipe(text, "the recipe")
     assert read_asked(text).sha256 == ""
     assert len(read_asked(text).text_sha256) == 64
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'"\\"".' + "a." * 40_000 + "a=1",
+        "a" + '."="' * 20_000 + "=1",
+        "x = ['''\n\"''', {" + "a." * 40_000 + "a=1}]",
+    ],
+)
+def test_quotes_hide_no_deep_key(text: str) -> None:
+    with pytest.raises(PolyclinicError, match="more than"):
+        parse_recipe(text, "the recipe")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("fedavg+privacy(noise=1\ne-9x=1)", "fedavg+privacy(noise=1e-9\nx=1)"),
+        ("fedavg+proximal(mu=10\nx=1)", "fedavg+proximal(mu=1\n0x=1)"),
+        ("fedavg+proximal(mu=1#0)", "fedavg+proximal(mu=1 #0)"),
+        ("fedavg+proximal(mu=1\u00a00)", "fedavg+proximal(mu=1\u30000)"),
+        ("fedavg+proximal(mu=1\t)", "fedavg+proximal(mu=1\r)"),
+    ],
+)
+def test_a_method_is_one_plain_line(first: str, second: str) -> None:
+    """The value of ``mu=1``, a line's end and ``0x=1`` is 1, and without its white space the text says 10."""
+    for method in (first, second):
+        with pytest.raises(PolyclinicError, match="on one line"):
+            make_recipe({"federation": "x", "method": method})
+
+
+@given(st.text(alphabet="a1e-+=(), \"'[]", max_size=12), st.text(alphabet="a1e-+=(), \"'[]", max_size=12))
+def test_methods_with_one_fingerprint_are_one_method(first: str, second: str) -> None:
+    """Or neither can be read: spaces beside signs mean nothing, all else does."""
+
+    def contents(values: str) -> object:
+        try:
+            return settled_parts(parse_method(f"fedavg+proximal(mu={values})"))
+        except PolyclinicError:
+            return None
+
+    recipes = [Recipe(federation="x", method=f"fedavg+proximal(mu={values})") for values in (first, second)]
+    if recipe_sha256(recipes[0]) == recipe_sha256(recipes[1]):
+        assert contents(first) == contents(second)
+
+
+def test_spaces_beside_signs_change_no_fingerprint() -> None:
+    spaced, plain = " fedavg + proximal( mu = 0.1 ) - proximal", "fedavg+proximal(mu=0.1)-proximal"
+    assert recipe_sha256(Recipe(federation="x", method=spaced)) == recipe_sha256(Recipe(federation="x", method=plain))
+    words = [Recipe(federation="x", method=f'feduv(target="{text}")') for text in ("a b", "ab", "a - b", "a-b")]
+    assert len({recipe_sha256(recipe) for recipe in words}) == 4
 
 
 def test_numbers_in_lists_and_texts_are_no_deep_keys() -> None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.wording import first_finding
+from polyclinic.recipe.files import refuse_deep_keys
 
 LabelEntry = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | Literal["nonzero"]
 """The values of a class in label files."""
@@ -46,7 +47,9 @@ def read_federation_file(path: Path) -> FederationFile:
     if not path.is_file():
         return FederationFile()
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        refuse_deep_keys(text, str(path))
+        table = tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise PolyclinicError(f"{path}: cannot be read as TOML ({error}); correct that line.") from error
     known = list(FederationFile.model_fields)
@@ -68,7 +71,9 @@ def read_federation_file(path: Path) -> FederationFile:
 def read_valid_keys(path: Path) -> FederationFile:
     """The keys of a faulty ``federation.toml`` that are good, so that one typo does not hide all other faults."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        refuse_deep_keys(text, str(path))
+        table = tomllib.loads(text)
     except (OSError, ValueError):
         return FederationFile()
     good = {}

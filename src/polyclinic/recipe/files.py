@@ -19,6 +19,7 @@ from polyclinic.recipe.older_versions import is_of_a_run, with_older_values
 _COMMA = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)""")  # outside of quotes
 
 _DEEPEST_KEY = 30
+_MOST_DOTS = 1000  # of a line; a key of as many parts takes the parser 4 MB
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -65,12 +66,22 @@ def load_recipe(source: str | Path, overrides: Iterable[str] = (), **replace: An
 
 def parse_recipe(text: str, origin: str) -> dict[str, Any]:
     """The table of a recipe's text, not checked yet."""
-    if deepest_key(text) > _DEEPEST_KEY:
-        raise PolyclinicError(f"{origin}: a key has more than {_DEEPEST_KEY} parts with dots between; no key has that.")
+    refuse_deep_keys(text, origin)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise PolyclinicError(f"{origin}: not a readable TOML file ({error}); mend that line.") from error
+
+
+def refuse_deep_keys(text: str, origin: str) -> None:
+    """Raise for a text on which a TOML parser would fill the memory, before it is parsed.
+
+    Two limits, because quotes can hide from the first where a key begins, and no key goes on in the next line.
+    """
+    if deepest_key(text) > _DEEPEST_KEY:
+        raise PolyclinicError(f"{origin}: a key has more than {_DEEPEST_KEY} parts with dots between; no key has that.")
+    if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
+        raise PolyclinicError(f"{origin}: a line has more than {_MOST_DOTS} dots; write it in several lines.")
 
 
 def deepest_key(text: str) -> int:

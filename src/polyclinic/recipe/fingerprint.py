@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +65,7 @@ def covered_table(recipe: Recipe) -> dict[str, Any]:
     for key in NOT_COVERED:
         section, _, name = key.rpartition(".")
         (table[section] if section else table).pop(name, None)
-    table["method"] = "".join(recipe.method.split())
+    table["method"] = _without_spaces(recipe.method)
     return {**table, "network": {**table["network"], "random_weights": random}}
 
 
@@ -75,7 +76,7 @@ def read_asked(text: Any) -> AskedRecipe:
     unread = hashed(text)
     try:
         recipe = _without_files(text)
-        method = "".join(recipe.method.split())[:_LONGEST_METHOD]
+        method = _without_spaces(recipe.method)[:_LONGEST_METHOD]
         return AskedRecipe(text, unread.text_sha256, recipe_sha256(recipe), method)
     except Exception:  # a hostile text may exhaust the parser in many ways; the request itself gets the sentence
         return unread
@@ -110,6 +111,16 @@ def _without_files(text: str) -> Recipe:
         if isinstance(inner, dict) and not (random and key == "network.weights"):
             inner.pop(name, None)
     return make_recipe({**table, "federation": ""}, "the server's recipe")
+
+
+def _without_spaces(method: str) -> str:
+    """A method's expression without the spaces that mean nothing, those beside its signs.
+
+    Two expressions that are not the same must stay two: a space inside of a value separates words, and in a text in
+    quotes every one counts.
+    """
+    method = method.strip()
+    return method if {'"', "'"} & set(method) else re.sub(r" *([-+(),=\[\]]) *", r"\1", method)
 
 
 def _without_none(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from polyclinic.recipe.augmentation import AugmentationSettings, StrongSettings
 from polyclinic.recipe.data import DataSettings
@@ -34,6 +34,14 @@ class Recipe(Section):
     policies: PolicySettings = PolicySettings()
     engine: EngineSettings = EngineSettings()
     tracking: TrackingSettings = TrackingSettings()
+
+    @field_validator("method")
+    @classmethod
+    def _one_plain_line(cls, method: str) -> str:
+        # The values in an expression are read as TOML, in which a line's end and # have a meaning that spaces have not.
+        if not method.isprintable() or "#" in method:
+            raise ValueError("write the method on one line, of letters, numbers, signs and spaces, without #")
+        return method
 
     @model_validator(mode="after")
     def _reaches_the_tested_rounds(self) -> Recipe:

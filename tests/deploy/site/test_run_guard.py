@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 import zipfile
 
 import pytest
@@ -104,3 +105,14 @@ def test_only_a_server_s_program_is_served_whatever_types_flower_has(task_type: 
 
 def test_a_small_file_that_unpacks_to_a_gigabyte_is_refused() -> None:
     assert "too large" in str(refusal_of_bundle(bundle(pyproject_toml=project() + " " * 2**27)))
+    assert "too large" in str(refusal_of_bundle(bundle(pyproject_toml=project() + "# " + "x" * 2**14)))
+
+
+def test_a_key_of_thousands_of_parts_is_not_parsed() -> None:
+    """A parser's memory grows with the square of the parts, and this file is read in the process that must not die."""
+    for key in ("a." * 8000 + "a=1\n", "a" + '."="' * 3000 + "=1\n"):
+        assert "cannot be read" in str(refusal_of_bundle(bundle(pyproject_toml=key)))
+        tracemalloc.start()
+        assert "cannot be read" in str(refusal_of_bundle(bundle(pyproject_toml=project() + key)))
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+        tracemalloc.stop()

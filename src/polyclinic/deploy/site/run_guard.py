@@ -10,12 +10,14 @@ import io
 import tomllib
 import zipfile
 
+from polyclinic.recipe.files import refuse_deep_keys
+
 CLIENT = "polyclinic.deploy.site.client_app:app"
 SERVER = "polyclinic.deploy.coordinator.server_app:app"
 SERVED_TYPE = "flwr-serverapp"
 """The one type of Flower's tasks whose messages are answered: a server's program that speaks with sites."""
 _ALLOWED = frozenset({"pyproject.toml", ".info/CONTENT"})
-_LARGEST_FILE = 2**20
+_LARGEST_FILE = 2**14  # bytes; polyclinic's own has 4000
 
 
 def refusal_of_run(task_type: str, bundle: bytes) -> str | None:
@@ -38,6 +40,7 @@ def refusal_of_bundle(bundle: bytes) -> str | None:
                 text = file.read(_LARGEST_FILE + 1)
             if len(text) > _LARGEST_FILE:
                 return "the run's pyproject.toml is too large"
+            refuse_deep_keys(text.decode(), "pyproject.toml")
             components = tomllib.loads(text.decode())["tool"]["flwr"]["app"]["components"]
     except Exception as error:  # zipfile raises many kinds of errors for hostile bytes
         return f"the run's bundle cannot be read ({type(error).__name__})"

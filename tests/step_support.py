@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,8 @@ from polyclinic.networks.unet import UNet
 from support import tiny_site
 
 CPU = torch.device("cpu")
+# A site of which a component asks nothing but the policy: there is none.
+BARE: Any = SimpleNamespace(minimum_images=1, require_cases=lambda *_: None)
 
 
 def component_of(workspace: Workspace, name: str, state: Mapping[str, torch.Tensor] | None = None) -> Component:

@@ -14,9 +14,10 @@ import torch
 import support
 from mixed_sites import mixed_server
 from polyclinic.components.registry import find_component
+from polyclinic.deploy.site.admission import require_model
 from polyclinic.engines.inprocess import InProcess
 from polyclinic.engines.workers import Workers
-from polyclinic.exchange.messages import Broadcast, Failure, Update, tensor_bytes
+from polyclinic.exchange.messages import Broadcast, Failure, Update, from_tensors, tensor_bytes, to_tensors
 from polyclinic.federation.server import Server
 from polyclinic.federation.site import Site
 from polyclinic.federation.workspace import build_workspace
@@ -119,6 +120,16 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int],
 
 
 References = Callable[..., Reference]
+
+
+@EVERY_2D_AND_3D
+def test_a_site_elsewhere_takes_what_the_server_sends(method: str, dims: int, references: References) -> None:
+    """Weights of the model that the recipe builds, and for each component what it declares."""
+    server = references(method, dims).server
+    sent = Broadcast(server.state.round, server.state.weights, server.state.shared)
+    require_model(server.workspace, from_tensors(*to_tensors(sent)))  # type: ignore[arg-type]
+    for component in server.workspace.components:
+        assert bool(component.comes_back) or not component.returns(server.workspace.network)
 
 
 @EVERY_2D_AND_3D

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,18 @@ def test_code_beside_a_recipe_is_not_run_to_look_at_it(recipe: Path, tiny_federa
     assert done.code == 2
     assert "does not allow the plugin" in done.err
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_plugin_that_the_policy_names_needs_no_further_word(
+    recipe: Path, tiny_federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a_module_of_the_site.py").write_text("")
+    recipe.write_text('plugins = ["a_module_of_the_site"]\n' + recipe.read_text())
+    (tmp_path / "policy.toml").write_text('minimum_images = 2\nplugins = ["a_module_of_the_site"]\n')
+    done = call("site", "approve", recipe, "--data", tiny_federation, "--policy", tmp_path / "policy.toml", "--yes")
+    assert (done.code, "Approved." in done.out) == (0, True), done.err
+    monkeypatch.delitem(sys.modules, "a_module_of_the_site")
 
 
 def test_a_missing_folder_or_policy_gets_a_sentence(recipe: Path, tiny_federation: Path, tmp_path: Path) -> None:

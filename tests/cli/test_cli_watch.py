@@ -160,7 +160,7 @@ def test_a_page_in_the_browser_ends_with_the_run(
 
 
 def test_wrong_uses_of_the_page_get_a_sentence(finished: Finished, tmp_path: Path) -> None:
-    assert wrong(finished(), "--port", "8000").startswith("--port and --no-open are for --web")
+    assert wrong(finished(), "--port", "8000").startswith("--port, --no-open and --plugins are for --web")
     assert wrong(finished(), "--web", "--once").startswith("--web goes on until the run is over")
     assert wrong(finished(), "--web", "--insecure").startswith("--ca, --token-file and --insecure are for HOST:PORT")
     assert wrong(tmp_path, "--web").startswith(f"{tmp_path}: not a run folder")

@@ -15,9 +15,16 @@ from hypothesis import strategies as st
 
 from polyclinic.core.wording import printable_line
 from polyclinic.engines.inprocess import InProcess
-from polyclinic.exchange.checks import is_finite, scores_problem, shared_amount, update_problem
+from polyclinic.exchange.checks import (
+    description_problem,
+    fits_table,
+    is_finite,
+    scores_problem,
+    shared_amount,
+    update_problem,
+)
 from polyclinic.exchange.declarations import Shared
-from polyclinic.exchange.messages import Broadcast, Evaluation, Failure, Tensors, Update
+from polyclinic.exchange.messages import Broadcast, Description, Evaluation, Failure, Tensors, Update
 from support import Keeper, assert_same, tiny_recipe, tiny_server
 
 ROUND = 3
@@ -32,11 +39,21 @@ DECLARED = {
         Shared("prototypes", ("clusters", 4), "mean features", at_most=5, prototypes=True),
         Shared("classes", ("clusters",), "their classes", torch.int64, below=3),
     ),
-    "style": (Shared("mean", (2,), "mean of the channels"), Shared("gap", (1,), "may be NaN", finite=False)),
+    "style": (
+        Shared("mean", (2,), "mean of the channels"),
+        Shared("gap", (1,), "may be NaN", finite=False, at_least=-1),
+        Shared("variance", (2,), "of the channels", at_least=0, squared=True),
+        Shared("pixels", (2,), "how many", torch.int64, at_least=0),
+    ),
 }
 SHARED = {
     "bank": {"prototypes": torch.ones(2, 4), "classes": torch.tensor([0, 2])},
-    "style": {"mean": torch.zeros(2), "gap": torch.tensor([nan])},
+    "style": {
+        "mean": torch.zeros(2),
+        "gap": torch.tensor([nan]),
+        "variance": torch.tensor([0.0, 4.0]),
+        "pixels": torch.tensor([0, 2**48]),
+    },
 }
 
 
@@ -79,6 +96,10 @@ ACCEPTED = {
     "as many rows as are declared": {
         "shared": shared_with("bank", prototypes=torch.ones(5, 4), classes=torch.zeros(5, dtype=torch.int64))
     },
+    "a loss without end": {"losses": {"dice": -inf}},
+    "no second": {"seconds": 0.0},
+    "a space that is not ASCII in a name": {"losses": {"Bild 9.41\u202fPM \u3000\xa0": 1.0}},
+    "a negative number above its bound": {"shared": shared_with("style", gap=torch.tensor([-1.0]))},
     "infinity where it is declared": {"shared": shared_with("style", gap=torch.tensor([inf]))},
 }
 
@@ -103,6 +124,30 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a line break in the name of a term": ({"losses": {"a\nb": 1.0}}, "whose name no table can hold"),
     "an endless name of a term": ({"losses": {"x" * 1001: 1.0}}, "whose name no table can hold"),
+    "half a letter in the name of a term": ({"losses": {"\ud800": 1.0}}, "whose name no table can hold"),
+    "an escape of one byte in the name of a term": ({"losses": {"\x9b31mred": 1.0}}, "whose name no table can hold"),
+    "letters that run backwards": ({"losses": {"a\u202eb": 1.0}}, "whose name no table can hold"),
+    "another kind of line break": ({"losses": {"a\u2028b": 1.0}}, "whose name no table can hold"),
+    "endless seconds": ({"seconds": inf}, "it says that it took inf seconds"),
+    "seconds that are no number": ({"seconds": nan}, "it says that it took nan seconds"),
+    "seconds before the start": ({"seconds": -1.0}, "it says that it took -1 seconds"),
+    "seconds that spoil any sum": ({"seconds": 1e308}, "it says that it took 1e+308 seconds"),
+    "a negative variance": (
+        {"shared": shared_with("style", variance=torch.tensor([1.0, -1e6]))},
+        "component style shares a value of -1e+06 in 'variance', which is at least 0",
+    ),
+    "a negative value where NaN is allowed": (
+        {"shared": shared_with("style", gap=torch.tensor([-inf]))},
+        "component style shares a value of -inf in 'gap', which is at least -1",
+    ),
+    "a negative count": (
+        {"shared": shared_with("style", pixels=torch.tensor([1, -1]))},
+        "component style shares a value of -1 in 'pixels', which is at least 0",
+    ),
+    "a count that no sum can take": (
+        {"shared": shared_with("style", pixels=torch.tensor([1, 2**62]))},
+        "component style shares a count of 4.61e+18 in 'pixels', at most 2.81e+14 can be used",
+    ),
     "no weights": ({"weights": {}}, "4 weights are missing, 'encoder.empty' first"),
     "a missing weight": ({"weights": weights_without("head.bias")}, "1 weights are missing, 'head.bias' first"),
     "a missing weight of no size": (
@@ -383,6 +428,9 @@ def test_honest_scores_are_accepted(evaluation: Evaluation) -> None:
         (scores(metric="a\x1b[2J"), "a name that is too long for a table, or not one line"),
         (scores(**{"class": "a\x00"}), "a name that is too long for a table, or not one line"),
         (scores(case="=cmd()"), "a formula to a spreadsheet"),
+        (scores(case="\ud800"), "a name that is too long for a table, or not one line"),
+        (scores(image="\x9b31mred"), "a name that is too long for a table, or not one line"),
+        (scores(stats={"\ud800": STATISTICS}), "the statistics of '' must have count, mean, sd"),
         (scores(image="@SUM(A1)"), "a formula to a spreadsheet"),
         (scores(image="x" * 1001), "a name that is too long for a table, or not one line"),
         (scores(value=inf), "a row has the value inf"),
@@ -400,6 +448,36 @@ def test_scores_that_would_spoil_a_table_are_refused(evaluation: Evaluation, wor
     problem = scores_problem(evaluation)
     assert problem is not None
     assert words in problem
+
+
+@given(st.text(st.characters(), max_size=20))
+def test_what_fits_a_table_can_be_written_and_read_again(text: str) -> None:
+    assume(fits_table(text))
+    assert text.encode().decode() == text
+    assert len(f"a{text}b".splitlines()) == 1
+
+
+DESCRIPTION = Description("north", -1, {}, {"train": 3}, True, "0a", {"torch": "2.6.0+cpu"})
+
+
+def test_an_honest_description_can_be_used() -> None:
+    assert description_problem(DESCRIPTION) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"versions": {"torch": "\ud800"}}, "a text that no table can hold"),
+        ({"versions": {"\x9b31m": "1"}}, "a text that no table can hold"),
+        ({"split_sha256": "\ud800"}, "a text that no table can hold"),
+        ({"images": {"\ud800": 1}}, "a text that no table can hold"),
+        ({"images": {"train": -1}}, "it counts fewer than no images, or too many"),
+        ({"images": {"train": 10**400}}, "it counts fewer than no images, or too many"),
+        ({"versions": {f"package {number}": "1" for number in range(101)}}, "101 versions, at most 100"),
+    ],
+)
+def test_a_description_that_no_file_can_hold_is_refused(changes: dict[str, Any], words: str) -> None:
+    assert words in str(description_problem(replace(DESCRIPTION, **changes)))
 
 
 def test_every_row_is_looked_at() -> None:
@@ -420,4 +498,4 @@ def test_a_line_loses_what_a_terminal_would_obey() -> None:
 def test_prototypes_are_counted_by_rows_that_are_not_zero() -> None:
     tensors = {"prototypes": torch.tensor([[1.0, 0, 0, 0], [0, 0, 0, 0]]), "classes": torch.tensor([0, 1])}
     assert shared_amount(tensors, DECLARED["bank"]) == {"bytes": 2 * 4 * 4 + 2 * 8, "prototypes": 1}
-    assert shared_amount(SHARED["style"], DECLARED["style"]) == {"bytes": 12}
+    assert shared_amount(SHARED["style"], DECLARED["style"]) == {"bytes": 5 * 4 + 2 * 8}

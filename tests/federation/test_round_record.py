@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from math import inf, nan
+
 import torch
 
 from polyclinic.exchange.declarations import Shared
@@ -29,6 +33,15 @@ def test_an_update_is_in_every_column_and_a_dropped_one_in_none() -> None:
     only.add(update_of("south", 5), DECLARED)
     assert record.shared.pop("style").keys() == only.shared.pop("style").keys() == {"south"}
     assert record == only
+
+
+def test_losses_that_no_mean_can_take_are_null_in_the_record_alone() -> None:
+    record = RoundRecord()
+    losses = {"a": nan, "b": inf, "c": -inf, "d": 1e308, "e": 0.5}
+    record.add(replace(update_of("north", 3), losses=losses), DECLARED)
+    plain = {"north": {"a": None, "b": None, "c": None, "d": None, "e": 0.5}}
+    assert json.loads(json.dumps(record.plain_losses(), allow_nan=False)) == plain
+    assert record.losses["north"] is losses, "whether a training diverged is seen from them as they came"
 
 
 def test_sites_with_one_reason_are_named_together() -> None:

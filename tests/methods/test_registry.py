@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,30 @@ def test_two_plugins_of_one_file_name_are_two(tmp_path: Path, monkeypatch: pytes
         (tmp_path / name / "idea.py").write_text(text)
     load_plugins([str(tmp_path / name / "idea.py") for name in ("one", "two")])
     assert [parse_method(f"idea_{name}").aggregator for name in ("one", "two")] == ["weighted_mean"] * 2
+
+
+def test_what_may_not_run_is_not_imported_unless_it_is_here_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files, and modules that Python would find."""
+    monkeypatch.syspath_prepend(tmp_path)
+    code = f"open({str(tmp_path / 'ran')!r}, 'a').write('x')\n"
+    names = [str(tmp_path / "a_file_of_theirs.py"), "a_module_of_theirs"]
+    for name in ("a_file_of_theirs", "a_module_of_theirs"):
+        (tmp_path / f"{name}.py").write_text(code)
+    for name in names:
+        with pytest.raises(PolyclinicError, match=rf"rights: {name}; .*--plugins \(plugins=True in Python\)\.$"):
+            load_plugins(["sys", name], allowed=False)
+    with pytest.raises(PolyclinicError, match=rf"{names[0]}, {names[1]};"):
+        load_plugins(names, allowed=False)
+    assert not (tmp_path / "ran").exists()
+    load_plugins(names)
+    load_plugins(names, allowed=False)
+    assert (tmp_path / "ran").read_text() == "xx"
+    monkeypatch.delitem(sys.modules, "a_module_of_theirs")
+
+
+def test_names_of_plugins_cannot_write_on_a_terminal() -> None:
+    with pytest.raises(PolyclinicError) as caught:
+        load_plugins(["\x1b[2Jevil.py"], allowed=False)
+    assert str(caught.value).isprintable()

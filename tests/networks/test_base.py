@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Task
 from polyclinic.networks import build_network, load_weights
 from polyclinic.networks.base import fresh_values, without_statistics
@@ -30,6 +31,10 @@ def test_loading_copies_into_the_network_and_keeps_what_is_not_named() -> None:
     assert torch.equal(network.classifier.bias, bias)
     with pytest.raises(KeyError):
         load_weights(network, {"nothing": torch.ones(1)})
+    for shape in ((1, 1, 1, 1), (2, 2, 1, 1, 1), (1, 2, 2, 1, 1)):
+        with pytest.raises(PolyclinicError, match=r"'classifier.weight' came with shape .*, expected \(2, 2, 1, 1\)"):
+            load_weights(network, {"classifier.weight": torch.zeros(shape)})
+    assert bool((network.classifier.weight == 1).all())
 
 
 def test_extra_passes_leave_no_trace_in_the_statistics() -> None:

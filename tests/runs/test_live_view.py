@@ -153,7 +153,9 @@ def test_a_reason_stays_until_an_update_is_accepted(live: LiveView) -> None:
 
 def test_a_round_without_validation_keeps_the_last_dice(live: LiveView) -> None:
     live.on_round(event(0))
-    live.on_round(event(1, validation={"dice": None, "sites": {}}, best_round=0, losses={"a": {"dice": float("nan")}}))
+    live.on_round(
+        event(1, validation={"dice": None, "sites": {}}, best_round=0, losses={"a": {"dice": None, "ce": 1.0}})
+    )
     view = live.view
     assert (view["round"], view["dice"], view["best_round"], view["best_dice"]) == (2, 0.5, 1, 0.5)
     assert view["seconds"] == 3.0

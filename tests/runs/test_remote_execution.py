@@ -265,18 +265,24 @@ def test_statistics_alone_give_the_means_of_the_cases(protocol: dict[str, Any], 
 
 
 def test_a_site_with_another_task_is_named(tiny_federation: Path, tmp_path: Path) -> None:
-    other = write_tiny_federation(tmp_path / "other")
+    sizes = {"east": 4, "north": 4, "south": 4}
+    three, other = (write_tiny_federation(tmp_path / name, sizes) for name in ("three", "other"))
     (other / "federation.toml").write_text('classes = ["background", "ring"]\nchannels = 1\nspatial_dims = 2\n')
-    everyone = png_recipe(tiny_federation, training={"quorum": 1.0})
+    everyone = png_recipe(three, training={"quorum": 1.0})
     with pytest.raises(PolyclinicError, match=r"Site 'south' has another task than the others \(classes = .*ring"):
-        execute(tmp_path / "all", everyone, tiny_federation, data={"south": other})
+        execute(tmp_path / "all", everyone, three, data={"south": other}, sites=tuple(sizes))
     # A quorum goes on without it, and it does not train on classes that mean something else, though the shapes fit.
     told = Told()
     summary = execute(
-        tmp_path / "some", png_recipe(tiny_federation), tiny_federation, observer=told, data={"south": other}
+        tmp_path / "some", png_recipe(three), three, observer=told, data={"south": other}, sites=tuple(sizes)
     )
     assert (-1, "south") in {(number, site) for number, site, _ in told.refusals}
-    assert set(summary["sites"]) == {"north"}
+    assert set(summary["sites"]) == {"east", "north"}
+    # Of two sites neither decides for the other.
+    with pytest.raises(
+        PolyclinicError, match=r"no task is that of most \(north: classes = .*; south: classes = .*ring"
+    ):
+        execute(tmp_path / "two", png_recipe(tiny_federation), tiny_federation, data={"south": other})
     for event in RunFolder(tmp_path / "some" / "run").events():
         assert "this site has another task than the federation: classes" in event["refused"]["south"]
 
@@ -301,7 +307,7 @@ def test_what_a_site_says_of_itself_is_one_short_line(
     def describe(self: FlowerEngine, sites: Sequence[str]) -> Iterator[Any]:
         for answer in honest(self, sites):
             if isinstance(answer, Description) and answer.site == "north":
-                answer.images, answer.versions = {"\x1b[2J\n": 3}, {"polyclinic": "9" * 10**6}
+                answer.images, answer.versions = {"\u3000of the left\xa0eye": 3}, {"polyclinic": "9" * 1000}
             if isinstance(answer, Description) and answer.site == "south":
                 answer.task = {"\x1b]0;mine\x07\n" + "y" * 10**6: 1}
             yield answer
@@ -310,7 +316,7 @@ def test_what_a_site_says_of_itself_is_one_short_line(
     told = Told()
     execute(tmp_path, png_recipe(tiny_federation, training={"rounds": 1}), tiny_federation, observer=told)
     said = [*told.messages, *(text for _, site, text in told.refusals if site == "south")]
-    assert any(text.startswith("north: 3 [2J") for text in said)
+    assert any(text.startswith("north: 3 of the left eye, polyclinic 999") for text in said)
     assert any("cannot be read" in text for text in said)
     assert all(text.isprintable() and len(text) <= 500 for text in said)
 

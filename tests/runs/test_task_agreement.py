@@ -32,6 +32,10 @@ def test_a_task_comes_back_from_json() -> None:
     [
         {}, {**TASK, "evil": 1}, {**TASK, "classes": "disc"}, {**TASK, "classes": [1, 2]}, {**TASK, "classes": ["a"]},
         {**TASK, "channels": "1"}, {**TASK, "channels": 0}, {**TASK, "channels": 1.5}, {**TASK, "spatial_dims": 4},
+        {**TASK, "channels": 4097}, {**TASK, "channels": 10**9}, {**TASK, "neighbours": 101},
+        {**TASK, "neighbours": -1}, {**TASK, "classes": [str(n) for n in range(257)]},
+        {**TASK, "classes": ["background", "\x9b31m"]}, {**TASK, "modality": "\u202e"},
+        {**TASK, "regions": [["a\nb", [1]]]},
         {**TASK, "spacing": "wide"}, {**TASK, "regions": [["all"]]}, {**TASK, "regions": 5}, {**TASK, "modality": []},
     ],
 )  # fmt: skip
@@ -70,6 +74,7 @@ def test_answers_are_collected_and_those_who_stay_away_are_named() -> None:
             Failure("b", -1, "no power", "trace"),
             description("c", refusal="not this method"),
             description("d", {**TASK, "evil": 1}),
+            description("d2", versions={"torch": "\ud800"}),
             description("e", versions={**installed_versions(), "torch": "0.1"}),
         ],
         messages,
@@ -81,6 +86,7 @@ def test_answers_are_collected_and_those_who_stay_away_are_named() -> None:
         ("b", "will not take part: no power"),
         ("c", "will not take part: not this method"),
         ("d", "The site describes its task in a way that cannot be read (evil)."),
+        ("d2", "cannot take part: it describes itself with a text that no table can hold"),
     ]
     assert messages.messages[0].startswith("a: 3 train, 1 test, polyclinic ")
     (warning,) = [text for text in messages.messages if text.startswith("warning")]
@@ -95,12 +101,32 @@ def answers_of(**tasks: Task) -> SiteAnswers:
     return SiteAnswers({site: (task, False) for site, task in tasks.items()}, {site: site != "a" for site in tasks})
 
 
-def test_most_sites_decide_and_of_equals_the_first() -> None:
+def test_the_largest_task_is_one() -> None:
+    task, _ = task_from({**TASK, "channels": 4096, "neighbours": 100, "classes": [str(n) for n in range(256)]})
+    assert (task.channels, len(task.classes)) == (4096, 256)
+
+
+def test_most_sites_decide() -> None:
     keeper = Keeper()
     assert agree_on_task(answers_of(a=DISC, b=RING, c=RING), None, 2, keeper) == ((RING, False), True)
     ((_, site, reason),) = keeper.refusals
     assert (site, reason[:31]) == ("a", "has another task than the other")
-    assert agree_on_task(answers_of(b=RING, a=DISC), None, 1, Observer()) == ((DISC, False), False)
+    assert agree_on_task(answers_of(a=DISC), None, 1, Observer()) == ((DISC, False), False)
+
+
+def test_of_equals_nobody_decides_and_all_are_named_with_what_they_say() -> None:
+    """The first by name could otherwise settle the task for everybody, with a billion channels for one."""
+    large = replace(DISC, channels=1024)
+    said = r"no task is that of most \(aaa: channels = 1024; north: channels = 1\); let all sites use one"
+    with pytest.raises(PolyclinicError, match=said):
+        agree_on_task(answers_of(aaa=large, north=DISC), None, 1, Observer())
+    three = r"\(a, c: classes = .*'disc'\); b, d: classes = .*'ring'\)\); let"
+    with pytest.raises(PolyclinicError, match=three):
+        agree_on_task(answers_of(a=DISC, b=RING, c=DISC, d=RING, e=large), None, 1, Observer())
+    sliced = SiteAnswers({"a": (DISC, False), "b": (DISC, True)}, {"a": True, "b": True})
+    with pytest.raises(PolyclinicError, match=r"a: volumes_as_slices = False; b: volumes_as_slices = True"):
+        agree_on_task(sliced, None, 2, Observer())
+    assert agree_on_task(answers_of(aaa=large, north=DISC), (DISC, False), 1, Observer())[0] == (DISC, False)
 
 
 def test_a_run_that_goes_on_keeps_its_task() -> None:
@@ -113,6 +139,6 @@ def test_without_a_quorum_for_one_task_nothing_starts() -> None:
         agree_on_task(answers_of(a=DISC, b=DISC, c=RING), None, 3, Observer())
     sliced = SiteAnswers({"a": (DISC, False), "b": (DISC, True)}, {"a": True, "b": True})
     with pytest.raises(PolyclinicError, match="volumes are cut into slices at one of them only"):
-        agree_on_task(sliced, None, 2, Observer())
+        agree_on_task(sliced, (DISC, False), 2, Observer())
     with pytest.raises(NoQuorumError, match="No site takes part"):
         agree_on_task(SiteAnswers(), None, 1, Observer())

@@ -33,6 +33,14 @@ def test_scalars_are_named_by_what_they_are(finished: Callable[..., Path]) -> No
     assert all(isinstance(value, int | float) for value in scalars.values())
 
 
+def test_a_loss_that_was_no_number_is_no_point(finished: Callable[..., Path]) -> None:
+    event = events_of(finished())[1]
+    event["losses"]["south"]["segmentation"] = None
+    scalars = scalars_of(event)
+    assert "loss/segmentation/south" not in scalars
+    assert "loss/segmentation/north" in scalars
+
+
 def numbers(value: Any) -> int:
     """How many numbers there are in plain data."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None

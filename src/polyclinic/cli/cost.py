@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from polyclinic.cli.options import JsonOption, RecipeArgument, SetOption
+from polyclinic.cli.options import JsonOption, PluginsOption, RecipeArgument, SetOption
 from polyclinic.core.wording import counted
 
 _COUNTS = {"threads": "thread", "repeats": "turn"}
@@ -31,6 +31,7 @@ def cost(
     seconds_limit: Annotated[
         float, typer.Option("--seconds-limit", min=0, help="Seconds for a method's timed steps; 0 times nothing.")
     ] = 20,
+    plugins: PluginsOption = False,
     json_output: JsonOption = False,
 ) -> None:
     """Say what methods cost before a run: FLOPs, also of a whole round, parameters, time of an image, bytes."""
@@ -44,7 +45,7 @@ def cost(
     from polyclinic.preview.cost import costs
 
     with _progress() as tell:
-        facts = costs(loaded, wanted, measure, repeats, tell, seconds_limit)
+        facts = costs(loaded, wanted, measure, repeats, tell, seconds_limit, plugins)
     if json_output:
         typer.echo(json.dumps(facts, indent=2))
     else:

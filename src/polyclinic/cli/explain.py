@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from polyclinic.cli.options import JsonOption, SetOption
+from polyclinic.cli.options import JsonOption, PluginsOption, SetOption
 from polyclinic.core.quick_imports import quick_imports
 
 
@@ -17,6 +17,7 @@ def explain(
         str, typer.Option("--recipe", "-r", help="The recipe whose network and federation the sizes are for.")
     ] = "demo-nuclei",
     overrides: SetOption = None,
+    plugins: PluginsOption = False,
     json_output: JsonOption = False,
 ) -> None:
     """Say what a method does, its settings, and exactly which tensors leave a site in every round."""
@@ -27,7 +28,7 @@ def explain(
     with quick_imports():
         from polyclinic.preview.explain import explanation, print_explanation
 
-    facts = explanation(loaded)
+    facts = explanation(loaded, plugins)
     if json_output:
         typer.echo(json.dumps(facts, indent=2))
     else:

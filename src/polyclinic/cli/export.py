@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from polyclinic.cli.options import ModelOption, PartOption, SiteOption
+from polyclinic.cli.options import ModelOption, PartOption, PluginsOption, SiteOption
 from polyclinic.core.quick_imports import quick_imports
 
 
@@ -20,6 +20,7 @@ def export(
     site: SiteOption = None,
     part: PartOption = None,
     model: ModelOption = None,
+    plugins: PluginsOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Write a run's model with preprocessing, window and model card, to run without polyclinic; checked first."""
@@ -36,7 +37,7 @@ def export(
         raise PolyclinicError(f"--model {model}: expected best or last.")
     with Console(stderr=True).status("") as status:
         done = export_model(
-            run, to, out=out, site=site, part=part, model=model,
+            run, to, out=out, site=site, part=part, model=model, plugins=plugins,
             say=lambda text: status.update(text),
             warn=lambda text: typer.echo(f"warning: {text}", err=True),
         )  # fmt: skip

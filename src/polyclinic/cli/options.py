@@ -27,8 +27,9 @@ JobsOption = Annotated[
     int | None,
     typer.Option("--jobs", "-j", min=1, help="Runs side by side. [default: as many as cores, GPUs and memory allow]"),
 ]
-
-
+PluginsOption = Annotated[
+    bool, typer.Option("--plugins", help="Run the plugins that the recipe names: programs with your rights.")
+]
 SiteOption = Annotated[
     str | None,
     typer.Option("--site", help="Whose model, where sites have their own; with data.intensity = site whose numbers."),

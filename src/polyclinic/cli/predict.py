@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyclinic.cli.options import JsonOption, ModelOption, PartOption, SiteOption
+from polyclinic.cli.options import JsonOption, ModelOption, PartOption, PluginsOption, SiteOption
 from polyclinic.core.quick_imports import quick_imports
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def predict(
             "--jobs", "-j", min=1, help="Images side by side. [default: as many as cores, GPUs and memory allow]"
         ),
     ] = None,
+    plugins: PluginsOption = False,
     json_output: JsonOption = False,
 ) -> None:
     """Segment images with the model of a run: masks in the images' own format and geometry."""
@@ -59,7 +60,7 @@ def predict(
     with _interruptible(out), _screen() as progress:
         outcome = make_masks(
             run, images, out, site=site, part=part, model=model, probabilities=probabilities, overwrite=overwrite,
-            skip_existing=skip_existing, jobs=jobs, progress=progress,
+            skip_existing=skip_existing, jobs=jobs, plugins=plugins, progress=progress,
             warn=lambda text: typer.echo(f"warning: {text}", err=True),
         )  # fmt: skip
     if json_output:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from polyclinic.cli.options import JsonOption
+from polyclinic.cli.options import JsonOption, PluginsOption
 from polyclinic.core.quick_imports import quick_imports
 
 
@@ -26,6 +26,7 @@ def report(
     reference: Annotated[
         str | None, typer.Option("--reference", help="The method that others are compared with. [default: the first]")
     ] = None,
+    plugins: PluginsOption = False,
     json_output: JsonOption = False,
 ) -> None:
     """Write one HTML file that shows all of it: the answer, tables, curves, cases, costs, pictures, what left.
@@ -42,7 +43,7 @@ def report(
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("report", total=None)
         written = write(
-            folder, out=out, pictures=not no_pictures, metric=metric, reference=reference,
+            folder, out=out, pictures=not no_pictures, metric=metric, reference=reference, plugins=plugins,
             progress=lambda done, total, name: bar.update(task, completed=done, total=total, description=name),
             warn=lambda text: typer.echo(f"warning: {text}", err=True),
         )  # fmt: skip

@@ -47,7 +47,8 @@ def approve(
         raise PolyclinicError(f"{loaded.federation}: no such folder here; give the site's own images with --data.")
     from polyclinic.preview.explain import explanation, print_explanation
 
-    facts, sha256 = explanation(loaded), recipe_sha256(loaded)
+    # The policy names those plugins.
+    facts, sha256 = explanation(loaded, plugins=True), recipe_sha256(loaded)
     if json_output:
         approved = sha256 in before.recipes or (policy is not None and yes and _list_in(policy, sha256))
         typer.echo(json.dumps({"recipe": sha256, "approved": approved, "explanation": facts}, indent=2))

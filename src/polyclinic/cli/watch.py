@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polyclinic.cli.options import PluginsOption
 from polyclinic.core.errors import PolyclinicError
 
 if TYPE_CHECKING:
@@ -39,18 +40,19 @@ def watch(
     ] = False,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="For --web. [default: any free one]")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="For --web: only say the address.")] = False,
+    plugins: PluginsOption = False,
 ) -> None:
     """Watch a run: its rounds, and what each site does now, has reached, and failed at.
 
     Ends with the run: code 0 when it finished, 1 when it stopped. Where the output is no terminal, it is a line for
     every change.
     """
-    if (port or no_open) and not web:
-        raise PolyclinicError("--port and --no-open are for --web.")
+    if (port or no_open or plugins) and not web:
+        raise PolyclinicError("--port, --no-open and --plugins are for --web.")
     if web:
         if once or json_output:
             raise PolyclinicError("--web goes on until the run is over; leave out --once and --json.")
-        _serve(target, ca, token_file, insecure, port, every, opens=not no_open)
+        _serve(target, ca, token_file, insecure, port, every, opens=not no_open, plugins=plugins)
         return
     from rich.console import Console
 
@@ -82,24 +84,35 @@ def _warn(insecure: bool) -> None:
 
 
 def _serve(
-    target: str, ca: Path | None, token_file: Path | None, insecure: bool, port: int, every: float, opens: bool
+    target: str,
+    ca: Path | None,
+    token_file: Path | None,
+    insecure: bool,
+    port: int,
+    every: float,
+    opens: bool,
+    plugins: bool,
 ) -> None:
     """The page on this machine's own address, until the run is over."""
     from polyclinic.cli.private_address import open_privately
     from polyclinic.report.page.live_page import FolderPage, ServerPage, watched_folder
+    from polyclinic.report.page.origin import refused_plugins
+    from polyclinic.report.page.results import read_results
     from polyclinic.report.page_server import PageServer
     from polyclinic.runs.live_source import open_source
 
     def declared(run: Path) -> dict[str, Any]:
         from polyclinic.runs.what_leaves import declared_exchange  # a network takes PyTorch, which takes seconds
 
-        return declared_exchange(run)
+        return declared_exchange(run, plugins)
 
     page: FolderPage | ServerPage
     if any((Path(target) / name).is_file() for name in ("recipe.toml", "grid.json", "study.json")):
         if ca or token_file or insecure:
             raise PolyclinicError("--ca, --token-file and --insecure are for HOST:PORT; a folder needs none of them.")
         page = watched_folder(Path(target), declared)
+        if not plugins and (reason := refused_plugins(read_results(Path(target)))):
+            typer.echo(f"warning: the page is without what components declare: {reason}", err=True)
     else:
         source = open_source(target, ca, token_file, insecure)
         _warn(insecure)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Tensors, Update
 from polyclinic.networks.base import SegmentationNetwork
 from polyclinic.recipe import PolicySettings, TrainingSettings
+
+if TYPE_CHECKING:
+    from polyclinic.data.sitedata import SiteData
 
 Level = Literal["image", "feature", "objective", "aggregation", "update"]
 
@@ -116,6 +119,9 @@ class Component:
     acts_last: ClassVar[bool] = False
     """Its ``on_update`` comes after those of all other components, wherever the method names it."""
 
+    rests_on_last_epoch: ClassVar[bool] = False
+    """What it shares is a mean over the images of the last local epoch; a site's policy asks for enough of them."""
+
     @property
     def uses_unlabelled(self) -> bool:
         """Whether unlabelled images are drawn for it: it wants them, and its strength is not zero."""
@@ -157,6 +163,13 @@ class Component:
         """Declare what ``share`` returns."""
         return ()
 
+    def returns(self, network: SegmentationNetwork) -> tuple[Shared, ...]:  # noqa: ARG002
+        """Declare what ``combine`` sends to the sites, all of it or nothing; a site elsewhere refuses anything else.
+
+        A name ``x/*`` stands for one tensor ``x/NUMBER`` of each site.
+        """
+        return ()
+
     def aligns(self, network: SegmentationNetwork) -> tuple[Aligned, ...]:  # noqa: ARG002
         """Where it makes the features of sites alike, if that is what it is for: a report shows before and after."""
         return ()
@@ -193,6 +206,13 @@ class Component:
     def share(self, site: SiteRound) -> Tensors:  # noqa: ARG002
         """End of the round: named tensors that leave, exactly as declared by ``leaves``."""
         return {}
+
+    def pictures(self, data: SiteData) -> Sequence[Sequence[int]]:  # noqa: ARG002
+        """Rows of the images behind each picture (``Shared.pictures_of``) that may leave in any round of a run.
+
+        A site elsewhere compares them with those of earlier runs: two means that overlap in part can be subtracted.
+        """
+        return ()
 
     def on_update(self, update: Update) -> Update:
         """Last thing before the update leaves: noise, clipping, compression."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.exchange.messages import Tensors
 from polyclinic.networks.base import SegmentationNetwork, load_weights
 
@@ -46,6 +47,9 @@ class SiteRound:
     learning_rates: float = 0.0
     static_outputs: StaticTeacherOutputs | None = None
     """Of the round's static teacher, which several components of a method use; none before one of them keeps any."""
+    minimum_images: int = 1
+    """Cases that must be behind each row of what a component shares, by the site's policy; 1 where there is none."""
+    _case_numbers: dict[tuple[str, str], int] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def mean_lr(self) -> float:
@@ -57,6 +61,21 @@ class SiteRound:
         twin = copy.deepcopy(self.network).eval().requires_grad_(False)
         load_weights(twin, dict(self.received if weights is None else weights))
         return twin
+
+    def case_numbers(self, rows: Tensor) -> Tensor:
+        """A number for the case of each image ``(image,)``; slices and images of one case have the same."""
+        samples, known = [self.data.images.samples[row] for row in rows.tolist()], self._case_numbers
+        keys = [(sample.site, sample.case) for sample in samples]
+        return torch.tensor([known.setdefault(key, len(known)) for key in keys], dtype=torch.int64)
+
+    def require_cases(self, component: str, cases: Collection[int]) -> None:
+        """Raise where what a component is about to share rests on some cases, and fewer than the policy asks for."""
+        if 0 < len(cases) < self.minimum_images:
+            number = "1 case" if len(cases) == 1 else f"{len(cases)} cases"
+            raise PolyclinicError(
+                f"refused: what {component} shares would rest on {number}, the site's policy asks for "
+                f"{self.minimum_images}"
+            )
 
     def batches(self, labelled: bool | None = None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Walk over the training images as they are: indices, images and labels of each batch, on the device.

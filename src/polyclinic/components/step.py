@@ -65,6 +65,12 @@ class Step:
         return self.images if self.strong is None else torch.cat([self.images, self.strong])
 
     @property
+    def cases(self) -> set[int]:
+        """Numbers of the cases (``SiteRound.case_numbers``) of all images of the step."""
+        drawn = [rows for rows in (self.indices, self.unlabelled_indices) if rows is not None]
+        return {number for rows in drawn for number in self.site.case_numbers(rows).tolist()}
+
+    @property
     def labelled(self) -> Features:
         """The part of the output that belongs to ``images``."""
         return self.output.rows(slice(0, len(self.images)))

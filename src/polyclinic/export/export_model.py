@@ -68,13 +68,14 @@ def export_model(
     site: str | None = None,
     part: str | None = None,
     model: str | None = None,
+    plugins: bool = False,
     say: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Exported:
     """Write a model of a run to ``out`` in one of ``FORMATS``, and compare it with the run's own predictions.
 
-    ``site``, ``part`` and ``model`` choose as for ``predict``. ``say`` is told what is being done. Where the masks
-    differ by more than rounding, nothing is left and an error says so.
+    ``site``, ``part``, ``model`` and ``plugins`` are as for ``predict``. ``say`` is told what is being done. Where the
+    masks differ by more than rounding, nothing is left and an error says so.
     """
     if to not in FORMATS:
         raise PolyclinicError(f"--to {to}: no such format{suggestion(to, FORMATS) or '.'} Known: {', '.join(FORMATS)}.")
@@ -84,7 +85,7 @@ def export_model(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise PolyclinicError(f"{target}: is there already, and nothing is overwritten; choose another --out.")
     say("reading the run")
-    workspace, federation = load_model(Path(run), site=site, part=part, model=model, warn=warn)
+    workspace, federation = load_model(Path(run), site=site, part=part, model=model, warn=warn, plugins=plugins)
     _require_intensity(to, workspace, federation)
     chosen = _chosen(folder, part, site, model or workspace.recipe.training.select)
     settings = model_settings(workspace, federation)

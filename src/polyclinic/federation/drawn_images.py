@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -55,12 +55,14 @@ def wanted_steps(workspace: Workspace, data: SiteData) -> int | None:
     return None if steps is None else steps * data.learning_sites(workspace.learns_unlabelled)
 
 
-def drawn_rows(workspace: Workspace, data: SiteData, round_number: int) -> tuple[set[int], set[int]]:
-    """Rows of the labelled and of the unlabelled images that all epochs of a round draw, each once."""
+def drawn_rows(
+    workspace: Workspace, data: SiteData, round_number: int, epochs: Iterable[int] | None = None
+) -> tuple[set[int], set[int]]:
+    """Rows of the labelled and of the unlabelled images that all epochs of a round, or some, draw, each once."""
     everything = len(data.training_indices(None if workspace.learns_unlabelled else True))
     labelled: set[int] = set()
     others: set[int] = set()
-    for epoch in range(workspace.recipe.training.local_epochs):
+    for epoch in range(workspace.recipe.training.local_epochs) if epochs is None else epochs:
         for rows, unlabelled in drawn_batches(workspace, data, round_number, epoch):
             labelled.update(rows.tolist())
             others.update(unlabelled.tolist())

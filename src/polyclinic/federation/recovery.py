@@ -28,12 +28,23 @@ class NoQuorumError(PolyclinicError):
 class SpoiltRoundError(NoQuorumError):
     """A site's update made a round useless: round ``number`` is to be repeated without ``site``."""
 
-    def __init__(self, number: int, site: str, reason: str) -> None:
+    def __init__(self, number: int, site: str, reason: str, why: str = "deviates most") -> None:
+        """``why`` says how the site's update is known to be the cause."""
         super().__init__(
-            f"Round {number + 1} was spoilt: {reason}; the update of site '{site}' deviates most, look into it and go "
-            "on with --resume."
+            f"Round {number + 1} was spoilt: {reason}; the update of site '{site}' {why}, look into it and go on with "
+            "--resume."
         )
-        self.number, self.site, self.reason = number, site, reason
+        self.number, self.site, self.reason, self.why = number, site, reason, why
+
+
+class NoCulpritError(NoQuorumError):
+    """A round came to nothing that can be used, and no site's answer can be named as the reason."""
+
+    def __init__(self, number: int, problem: str) -> None:
+        super().__init__(
+            f"Round {number + 1} was spoilt: {problem}; no site's update stands out, so that none is left out; look "
+            "into the sites and go on with --resume."
+        )
 
 
 def left_out(returns: Returns, number: int) -> dict[str, str]:
@@ -59,16 +70,10 @@ def training_collapsed(
 
 
 def suspect(history: NormHistory, number: int) -> str | None:
-    """The site whose update of a round stands out, if one does."""
+    """The site whose update of a round stands out, by its weights or by what it shared, if one does."""
     by_site = deviations(history, number)
     site = max(sorted(by_site), key=by_site.__getitem__, default=None)
     return site if site is not None and by_site[site] >= _STANDS_OUT else None
-
-
-def most_deviating(history: NormHistory, number: int) -> str:
-    """The site whose update of a round deviates most from what is usual."""
-    by_site = deviations(history, number)
-    return max(sorted(by_site), key=by_site.__getitem__, default="")
 
 
 def aggregate_problem(

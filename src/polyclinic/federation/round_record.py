@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 
-from polyclinic.exchange.checks import shared_amount
+from polyclinic.exchange.checks import fits_mean, shared_amount
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Tensors, Update
 
@@ -41,6 +42,13 @@ class RoundRecord:
         for by_component in (self.shared, self.shared_up):
             for sites in by_component.values():
                 sites.pop(site, None)
+
+    def plain_losses(self) -> dict[str, dict[str, float | None]]:
+        """The losses as JSON can hold them and charts can average them: ``None`` for NaN, infinite and endless ones."""
+        return {
+            site: {term: value if isfinite(value) and fits_mean(value) else None for term, value in terms.items()}
+            for site, terms in self.losses.items()
+        }
 
     def reasons(self) -> str:
         """Why sites were refused, those with one reason together."""

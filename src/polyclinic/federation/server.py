@@ -22,20 +22,22 @@ from polyclinic.exchange.checks import update_problem
 from polyclinic.exchange.messages import Broadcast, Failure, Tensors, Update, tensor_bytes
 from polyclinic.federation.best_round import note_scores
 from polyclinic.federation.checkpoint import Checkpoint, ServerState
+from polyclinic.federation.culprit import aggregated, combined
 from polyclinic.federation.engine import Engine
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.recovery import (
     MOST_RETURNS,
+    NoCulpritError,
     NoQuorumError,
     SpoiltRoundError,
     aggregate_problem,
     left_out,
-    most_deviating,
     says_diverged,
     suspect,
     training_collapsed,
 )
 from polyclinic.federation.round_record import RoundRecord
+from polyclinic.federation.shared_bounds import shared_deviations, shared_outliers
 from polyclinic.federation.stuck import note_findings, stuck_rounds, stuck_sites
 from polyclinic.federation.update_bounds import UpdateBounds
 from polyclinic.federation.workspace import Workspace
@@ -131,9 +133,6 @@ class Server:
         server.weights = self._aggregate(server, updates, chosen, record, bounds)
         shared = self._combine(server, record)
         weights = {name: server.weights[name] for name in self.state.weights}
-        problem = aggregate_problem(weights, shared, self.declared)
-        if problem is not None:
-            raise SpoiltRoundError(number, most_deviating(bounds.history, number), problem)
         self.state.weights, self.state.shared, self.state.norms = weights, shared, bounds.history
         self.state.round += 1
         trained = time.perf_counter()
@@ -158,7 +157,7 @@ class Server:
         self._start_from(newest or self._first_state())
         self.state.returns = returns
         self.observer.on_message(
-            f"round {spoilt.number + 1} is repeated without {spoilt.site}, whose update deviates most: {spoilt.reason}"
+            f"round {spoilt.number + 1} is repeated without {spoilt.site}, whose update {spoilt.why}: {spoilt.reason}"
         )
         self.observer.on_rollback(self.state.round)
 
@@ -217,21 +216,40 @@ class Server:
         """The new global weights; updates are collected only where a component needs all of them at once."""
         if self.screening or not self.aggregator.streams:
             updates = self._without_outliers(list(updates), record, bounds)
+            bounds.note_shared(shared_deviations(record.shared, self.declared))
             self._require_training(chosen, record)
             self._require_quorum(chosen, record)  # here already: such a component may count on having an update
             for component in self.screening:
                 updates = component.screen(server, updates)
-            return self.aggregator.aggregate(server, updates)
+            return aggregated(self.aggregator, server, updates, self.state.weights, self.declared)
         weights = self.aggregator.aggregate(server, updates)
-        for site, problem in bounds.outliers().items():  # seen only now, when the sum holds it already
+        for site, problem in self._outliers(record, bounds).items():  # seen only now, when the sum holds it already
             raise SpoiltRoundError(server.round, site, problem)
+        bounds.note_shared(shared_deviations(record.shared, self.declared))
         self._require_training(chosen, record)
         self._require_quorum(chosen, record)
+        self._require_usable(server, weights, bounds)
         return weights
+
+    def _outliers(self, record: RoundRecord, bounds: UpdateBounds) -> dict[str, str]:
+        """Accepted updates that those after them show to be too large, by site, in weights or in what they share."""
+        if bounds.ratio == "off":
+            return {}
+        return {**shared_outliers(record.shared, self.declared), **bounds.outliers()}
+
+    def _require_usable(self, server: ServerRound, weights: Tensors, bounds: UpdateBounds) -> None:
+        """A sum that is no number is one site's fault only where the update of one stands out."""
+        problem = aggregate_problem({name: weights[name] for name in self.state.weights}, {}, self.declared)
+        if problem is None:
+            return
+        site = suspect(bounds.history, server.round)
+        if site is None:
+            raise NoCulpritError(server.round, problem)
+        raise SpoiltRoundError(server.round, site, problem)
 
     def _without_outliers(self, updates: list[Update], record: RoundRecord, bounds: UpdateBounds) -> list[Update]:
         """Refuse accepted updates that those after them show to be too large."""
-        outliers = bounds.outliers()
+        outliers = self._outliers(record, bounds)
         for site, problem in outliers.items():
             bounds.forget(site)
             record.drop(site)
@@ -259,8 +277,8 @@ class Server:
             )
 
     def _combine(self, server: ServerRound, record: RoundRecord) -> dict[str, Tensors]:
-        combined = {c.name: c.combine(server, record.shared.get(c.name, {})) for c in self.components}
-        return {name: tensors for name, tensors in combined.items() if tensors}
+        made = {c.name: combined(c, server, record.shared.get(c.name, {}), self.declared) for c in self.components}
+        return {name: tensors for name, tensors in made.items() if tensors}
 
     def _validates(self, number: int) -> bool:
         last = number == self.settings.rounds - 1
@@ -308,7 +326,7 @@ class Server:
             "refused": record.refused,
             "samples": record.samples,
             "steps": record.steps,
-            "losses": record.losses,
+            "losses": record.plain_losses(),
             "validation": {"dice": mean_dice, "sites": scores},
             "best_round": self.state.best_round,
             "stuck": stuck_rounds(self.state, self.settings.stuck_after),

@@ -33,10 +33,12 @@ def write_now(write: Callable[[], None]) -> None:
 class Site:
     """One site of a federation. Holds data and a store; borrows the process's workspace while it works."""
 
-    def __init__(self, data: SiteData, store: SiteStore) -> None:
+    def __init__(self, data: SiteData, store: SiteStore, minimum_images: int = 1) -> None:
+        """``minimum_images`` is that of the site's policy, where one is in force."""
         self.name = data.site
         self.data = data
         self.store = store
+        self.minimum_images = minimum_images
 
     def train(self, workspace: Workspace, broadcast: Broadcast, submit: SubmitWrite = write_now) -> Update:
         """One round: load the state, train, share, save the state.
@@ -52,8 +54,9 @@ class Site:
         generator = generator_for(workspace.recipe.seed, self.name, broadcast.round, "round")
         batch_size = workspace.recipe.training.batch_size
         site = SiteRound(
-            self.name, broadcast.round, workspace.network, received, self.data, workspace.device, generator, batch_size
-        )
+            self.name, broadcast.round, workspace.network, received, self.data, workspace.device, generator, batch_size,
+            minimum_images=self.minimum_images,
+        )  # fmt: skip
         with torch.random.fork_rng(devices=[workspace.device] if workspace.device.type == "cuda" else []):
             seed_torch(seed_for(workspace.recipe.seed, self.name, broadcast.round, "torch"))
             for component in components:

@@ -17,9 +17,12 @@ from polyclinic.core.tensor_pieces import in_pieces
 from polyclinic.exchange.messages import Update
 
 NormHistory = dict[str, list[list[float]]]
-"""By site, newest last: the round, and the norms of the accepted update's change of parameters and of buffers."""
+"""By site, newest last: the round, and the norms of the accepted update's change of parameters and of buffers.
 
-_ROUND, _PARAMETERS, _BUFFERS = range(3)
+Where components share numbers, how far those stand out follows (``shared_bounds.py``).
+"""
+
+_ROUND, _PARAMETERS, _BUFFERS, _SHARED = range(4)
 _REMEMBERED = 10  # accepted updates of each site: a site has one voice, however often it took part
 _SMALLEST_SCALE = 1.0  # of a model's norm, for one that starts at zero
 
@@ -63,6 +66,13 @@ class UpdateBounds:
         if not self.history[site]:
             del self.history[site]
 
+    def note_shared(self, shared: Mapping[str, float]) -> None:
+        """Remember how far what sites shared in this round stands out, for a model that breaks later."""
+        for site, times in shared.items():
+            entries = self.history.get(site, [])
+            if entries and entries[-1][_ROUND] == self.number:
+                entries[-1][_SHARED:] = [times]
+
     def _change(self, update: Update, names: list[str]) -> float:
         """The norm of what an update changes in the named tensors."""
         return hypot(*(_distance(update.weights[name], self._previous[name]) for name in names))
@@ -96,13 +106,16 @@ def usual_norm(history: NormHistory, site: str, kind: int, number: int) -> float
 
 
 def deviations(history: NormHistory, number: int) -> dict[str, float]:
-    """By site of a round, how many times the usual its update changed parameters or buffers, whichever is more."""
+    """By site of a round, how many times the usual its update changed parameters or buffers, whichever is more.
+
+    What it shared counts too: a model may break of that, and then no site is to be blamed for its weights.
+    """
     result = {}
     for site, entries in history.items():
         for entry in entries:
             if entry[_ROUND] == number:
                 usual = {kind: usual_norm(history, site, kind, number) for kind in (_PARAMETERS, _BUFFERS)}
-                result[site] = max(_times(entry[kind], value) for kind, value in usual.items())
+                result[site] = max(*(_times(entry[kind], value) for kind, value in usual.items()), *entry[_SHARED:])
     return result
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from polyclinic.components.base import BuiltMethod, Component, Context
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.machine import prepare_process
+from polyclinic.core.memory import enough_memory
 from polyclinic.core.seeds import seed_for, seed_torch
 from polyclinic.data.augmentation import Augmentation, Intensity
 from polyclinic.data.federation import Task
@@ -24,6 +25,7 @@ from polyclinic.methods.expression import parse_method
 from polyclinic.methods.registry import Method
 from polyclinic.networks import SegmentationNetwork, build_network, load_weights
 from polyclinic.networks.anisotropy import with_settled_network
+from polyclinic.networks.registry import too_large
 from polyclinic.recipe import Recipe
 from polyclinic.recipe.files import with_checked_network
 
@@ -108,6 +110,10 @@ class Workspace:
         """What each component lets out of a site, by component."""
         return {c.name: c.leaves(self.network) for c in self.components}
 
+    def returned(self) -> dict[str, tuple[Shared, ...]]:
+        """What each component takes from the server beside the weights, by component."""
+        return {c.name: c.returns(self.network) for c in self.components}
+
     def warnings(self) -> list[str]:
         """What makes little sense: each component's settings, and components that do not fit each other."""
         sentences = [warning for component in self.components for warning in component.warnings()]
@@ -181,7 +187,8 @@ def build_workspace(
         for number, component in enumerate(components):
             seed_torch(seed_for(recipe.seed, "install", number, component.name))
             component.install(network)
-    _lay_out(network, device, recipe.engine.channels_last)
+    with enough_memory(too_large(recipe.network, f"engine.device = '{device}'")):
+        _lay_out(network, device, recipe.engine.channels_last)
     views = Augmentation(recipe.augmentation), Intensity(recipe.strong)
     workspace = Workspace(recipe, method, task, device, network, components, *views)
     workspace.kept, workspace.exchanged = _kept_and_exchanged(workspace)

@@ -16,7 +16,7 @@ from polyclinic.components.base import Component, Context
 from polyclinic.components.registry import components, find_component
 from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.once import once
-from polyclinic.core.wording import first_finding
+from polyclinic.core.wording import first_finding, printable_line
 
 
 @dataclass(frozen=True)
@@ -111,15 +111,22 @@ def find_method(name: str) -> Method:
     return known[name]
 
 
-def load_plugins(plugins: Iterable[str]) -> None:
-    """Import the user's own files or modules, which register components and methods."""
+def load_plugins(plugins: Iterable[str], allowed: bool = True) -> None:
+    """Import the user's own files or modules, which register components and methods.
+
+    A recipe that is only read may be a stranger's. Unless its plugins are ``allowed`` to run, nothing is imported, and
+    one that this process has not imported before is an error.
+    """
+    if not allowed:
+        _require_imported(plugins)
+        return
     for plugin in plugins:
         path = Path(plugin)
         try:
             if path.suffix != ".py":
                 importlib.import_module(plugin)
                 continue
-            name = f"polyclinic_plugin_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
+            name = _module_name(path)
             if name in sys.modules:
                 continue
             spec = importlib.util.spec_from_file_location(name, path)
@@ -139,6 +146,30 @@ def load_plugins(plugins: Iterable[str]) -> None:
                 f"plugins: '{plugin}' cannot be imported ({type(error).__name__}: {error}); "
                 "mend it, or give another .py file or installed module."
             ) from error
+
+
+def _module_name(path: Path) -> str:
+    """What the module of a plugin file is called."""
+    return f"polyclinic_plugin_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
+
+
+def _require_imported(plugins: Iterable[str]) -> None:
+    new = [plugin for plugin in plugins if not _is_imported(plugin)]
+    if new:
+        raise PolyclinicError(
+            f"the recipe names plugins, programs with your rights: {printable_line(', '.join(new))}; look at them, and "
+            "if they may run here say so with --plugins (plugins=True in Python)."
+        )
+
+
+def _is_imported(plugin: str) -> bool:
+    """Whether this process has run the file or module already: as a plugin, or in a program of the user's own."""
+    path = Path(plugin)
+    if path.suffix != ".py":
+        return plugin in sys.modules
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    same_name = (Path(file) for file in files if isinstance(file, str) and Path(file).name == path.name)
+    return _module_name(path) in sys.modules or any(file.resolve() == path.resolve() for file in same_name)
 
 
 def _build(wanted: Part, context: Context) -> Component:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from polyclinic.core.errors import suggestion
+from polyclinic.core.errors import PolyclinicError, suggestion
 from polyclinic.core.seeds import seed_torch
 
 
@@ -129,9 +129,17 @@ def parameter_count(network: nn.Module) -> int:
 
 @torch.no_grad()
 def load_weights(network: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Copy named tensors into the network's own storage; unknown names are an error, missing ones stay."""
+    """Copy named tensors into the network's own storage; unknown names and other shapes are errors, missing ones stay.
+
+    A shape that only broadcasts would give many weights one value, and noise for one where many leave.
+    """
     own = network.state_dict()
     for name, tensor in weights.items():
+        if own[name].shape != tensor.shape:
+            raise PolyclinicError(
+                f"'{name}' came with shape {tuple(tensor.shape)}, expected {tuple(own[name].shape)}: these weights are "
+                "those of another model."
+            )
         own[name].copy_(tensor)
 
 

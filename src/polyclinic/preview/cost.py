@@ -42,16 +42,18 @@ def costs(
     repeats: int = 7,
     tell: Tell = lambda _: None,
     seconds_limit: float = 20,
+    plugins: bool = False,
 ) -> dict[str, Any]:
     """Plain data about what each method costs with the recipe's network, image size and number of sites.
 
     ``measure`` also runs one round on the real images and counts what then crosses; ``repeats`` is the number of timed
-    steps and predictions, for which a method has ``seconds_limit`` seconds; ``tell`` hears what is being done.
+    steps and predictions, for which a method has ``seconds_limit`` seconds; ``tell`` hears what is being done;
+    ``plugins`` allows those that the recipe names to run.
     """
-    load_plugins(recipe.plugins)
+    load_plugins(recipe.plugins, plugins)
     for method in methods:
         parse_method(method)
-    plan = plan_run(with_changes(recipe, {"method": methods[0]}))
+    plan = plan_run(with_changes(recipe, {"method": methods[0]}), plugins)
     federation, recipe = plan.federation, plan.recipe
     size = cast("tuple[int, ...]", recipe.data.patch or recipe.data.size)  # the plan has replaced "auto"
     sites = list(plan.parts[0].train_sites)

@@ -19,9 +19,12 @@ from polyclinic.recipe.fingerprint import recipe_sha256
 from polyclinic.runs.plan import plan_run
 
 
-def explanation(recipe: Recipe) -> dict[str, Any]:
-    """Plain data about the recipe's method on the recipe's network and federation."""
-    plan = plan_run(recipe)
+def explanation(recipe: Recipe, plugins: bool = False) -> dict[str, Any]:
+    """Plain data about the recipe's method on the recipe's network and federation.
+
+    ``plugins`` allows those that the recipe names to run.
+    """
+    plan = plan_run(recipe, plugins)
     sha256 = recipe_sha256(recipe)  # of the recipe as it travels: a site resolves the rest itself
     recipe, workspace = plan.recipe, plan.open_workspace()
     pooled = workspace.method.pooled

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.report.page.build import check_metric
+from polyclinic.report.page.origin import refused_plugins
 from polyclinic.report.page.results import read_results
 from polyclinic.report.report_file import ReportFiles, refuse_other_file, write_report
 from polyclinic.runs.features import make_features
@@ -25,30 +27,35 @@ def report(
     pictures: bool = True,
     metric: str | None = None,
     reference: str | None = None,
+    plugins: bool = False,
     progress: Progress = lambda *_: None,
     warn: Warn = lambda _: None,
 ) -> ReportFiles:
     """Write the page of a run, a comparison, a study or an ablation, and figures for a paper beside it.
 
     Pictures need the images and the models; where these are elsewhere, the page says so and holds everything else.
+    So it does where recipes name plugins, unless ``plugins`` allows those to run: programs with your rights.
     """
     folder = Path(folder)
     results = read_results(folder, reference)
     file = Path(out) if out is not None else folder / "report.html"
     refuse_other_file(file)
     metric = check_metric(results, metric)
-    if pictures:
-        reason = _make_pictures(folder, metric, results.grids[0].reference, progress, warn)
-    else:
+    refused = "" if plugins else refused_plugins(results)
+    if refused:
+        warn(f"the page is without {'pictures and ' if pictures else ''}what components declare: {refused}")
+    if not pictures:
         reason = "the report was made without them."
-    return write_report(results, file, metric, declared_exchange, reason)
+    else:
+        reason = refused or _make_pictures(folder, metric, results.grids[0].reference, plugins, progress, warn)
+    return write_report(results, file, metric, partial(declared_exchange, plugins=plugins), reason)
 
 
-def _make_pictures(folder: Path, metric: str, reference: str, progress: Progress, warn: Warn) -> str:
+def _make_pictures(folder: Path, metric: str, reference: str, plugins: bool, progress: Progress, warn: Warn) -> str:
     """Pictures and features for the page; why there are none, if there are none."""
     try:
-        made = make_gallery(folder, metric=metric, reference=reference, progress=progress, warn=warn)
-        make_features(folder, reference=reference, progress=progress, warn=warn)
+        made = make_gallery(folder, metric=metric, reference=reference, plugins=plugins, progress=progress, warn=warn)
+        make_features(folder, reference=reference, plugins=plugins, progress=progress, warn=warn)
     except PolyclinicError as error:
         warn(f"no pictures: {error}")
         return str(error)

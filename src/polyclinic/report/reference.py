@@ -76,8 +76,8 @@ def methods_page() -> str:
     lines += [
         "",
         "A method expression adds and drops components: `fedavg+proximal(mu=0.1)`, `fedprox-proximal`,",
-        "`fedbn(unseen=average)`. Adding a component that aggregates replaces the one before; dropping it brings back",
-        "the weighted mean. Lists take words without quotes: `fedbcs(taps=[encoder1,encoder2],levels=[0,1])`.",
+        "`fedbn(unseen=average)`. Adding a component that aggregates replaces the method's own, and two are",
+        "refused; dropping it brings back the weighted mean. Lists take words without quotes: `fedbcs(taps=[encoder1,encoder2],levels=[0,1])`.",
         "`polyclinic explain EXPRESSION` prints what leaves a site. `median`, `trimmed_mean`, `krum` and",
         f"`norm_clipping` are for sites that may send anything: [robust aggregation]({_ROBUST}).",
         "",

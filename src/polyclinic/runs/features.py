@@ -51,6 +51,7 @@ def make_features(
     folder: str | Path,
     *,
     reference: str | None = None,
+    plugins: bool = False,
     progress: Callable[[int, int, str], None] = lambda *_: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> FeaturesResult:
@@ -58,16 +59,17 @@ def make_features(
 
     Of the first seed, and of the first part of the protocol; of a study, for its first value. Methods that align
     nothing have no panel; those that cannot be shown are in ``skipped`` with the reason, and told to ``warn``.
+    ``plugins`` allows those that the recipes name to run.
     """
     folder = Path(folder)
     runs = compared_runs(folder, reference)
-    first = TestedModels.of(runs.folders[runs.reference])
+    first = TestedModels.of(runs.folders[runs.reference], plugins)
     inputs = {**runs.inputs(), "data": first.where_data_is()}
     path = folder / "gallery" / "features.json"
     before = read_made(path)
     if before.get("inputs") == inputs:
         return FeaturesResult(path, len(before["panels"]), before["skipped"], reused=True)
-    panels, skipped = _panels(runs, first, progress)
+    panels, skipped = _panels(runs, first, plugins, progress)
     table = {"version": VERSION, "reference": runs.reference, "seed": runs.seed, **runs.about}
     write_made(path, {**table, "panels": panels, "skipped": skipped, "inputs": inputs})
     for entry in skipped:
@@ -76,7 +78,7 @@ def make_features(
 
 
 def _panels(
-    runs: ComparedRuns, first: TestedModels, progress: Callable[[int, int, str], None]
+    runs: ComparedRuns, first: TestedModels, plugins: bool, progress: Callable[[int, int, str], None]
 ) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
     panels: list[dict[str, Any]] = []
     skipped: list[dict[str, str]] = []
@@ -84,7 +86,7 @@ def _panels(
     for number, (method, run) in enumerate(runs.folders.items()):
         progress(number, len(runs.folders), method)
         try:
-            models = TestedModels.of(run)
+            models = TestedModels.of(run, plugins)
             aligned = {c.name: c.aligns(models.workspace.network) for c in models.workspace.components}
             if any(aligned.values()):  # images are read only where they are needed
                 sight = sight or _Sight.of(first)

@@ -34,6 +34,7 @@ def make_gallery(
     *,
     metric: str = "dice",
     reference: str | None = None,
+    plugins: bool = False,
     progress: Progress = lambda *_: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> GalleryResult:
@@ -41,12 +42,12 @@ def make_gallery(
 
     Best, median and worst case of each site are those of the ``reference`` method (by default the first one) by
     ``metric``, in the first seed; of a study, for its first value. What cannot be shown, because images or personal
-    weights are elsewhere, is in ``skipped`` with the reason, and told to ``warn``. ``progress`` is told how many
-    predictions are done, of how many, and what is next.
+    weights are elsewhere, is in ``skipped`` with the reason, and told to ``warn``. ``plugins`` allows those that the
+    recipes name to run. ``progress`` is told how many predictions are done, of how many, and what is next.
     """
     folder = Path(folder)
     runs = compared_runs(folder, reference)
-    models = TestedModels.of(runs.folders[runs.reference])
+    models = TestedModels.of(runs.folders[runs.reference], plugins)
     inputs = {**runs.inputs(), "metric": metric, "data": models.where_data_is()}
     if models.task.regions:
         inputs["regions"] = "as scored"  # galleries of earlier versions painted class maps
@@ -55,7 +56,7 @@ def make_gallery(
     if before.get("inputs") == inputs and all((target / name).is_file() for name in _files(before)):
         shown = sum(map(len, before["sites"].values()))
         return GalleryResult(target / "gallery.json", shown, before["skipped"], reused=True)
-    making = GalleryMaking(runs, metric, target, progress)
+    making = GalleryMaking(runs, metric, target, plugins, progress)
     making.fill(models)
     judged = list(models.task.judged)
     table = {

@@ -60,6 +60,7 @@ class GalleryMaking:
     runs: ComparedRuns
     metric: str
     target: Path
+    plugins: bool
     progress: Progress
     sites: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     skipped: list[dict[str, str]] = field(default_factory=list)
@@ -117,7 +118,7 @@ class GalleryMaking:
 
     def _predict(self, method: str, run: Path, data: TestedData, shown: Sequence[_Shown]) -> None:
         try:
-            models = TestedModels.of(run)
+            models = TestedModels.of(run, self.plugins)
             prepared_alike(models, data)
         except Exception as error:
             self.skip(shown[0].picked.site if shown else "", method, reason_of(error))

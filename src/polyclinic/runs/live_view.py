@@ -8,7 +8,7 @@ import time
 import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -119,7 +119,7 @@ class LiveView(Observer):
             # Elsewhere the best round counts from 0; here people read it.
             self.view |= {"best_round": best + 1, "best_dice": validation["dice"] if best + 1 == number else None}
         for site, losses in event["losses"].items():
-            total = sum(losses.values())
+            total = nan if None in losses.values() else sum(losses.values())
             self._site(site)["loss"] = total if isfinite(total) else None
         for site, dice in validation["sites"].items():
             self._site(site)["dice"] = dice

@@ -62,9 +62,12 @@ class RunPlan:
         return build_workspace(self.recipe, self.task, self.method, self.network)
 
 
-def plan_run(recipe: Recipe) -> RunPlan:
-    """Open the recipe's federation and settle the sizes and units that the recipe left open."""
-    load_plugins(recipe.plugins)
+def plan_run(recipe: Recipe, plugins: bool = True) -> RunPlan:
+    """Open the recipe's federation and settle the sizes and units that the recipe left open.
+
+    Training with a recipe allows its ``plugins`` to run; who only reads one must ask.
+    """
+    load_plugins(recipe.plugins, plugins)
     recipe = with_checked_network(recipe)
     check_metrics(recipe.evaluation)
     method = parse_method(recipe.method)

@@ -54,6 +54,7 @@ def predict(
     overwrite: bool = False,
     skip_existing: bool = False,
     jobs: int | None = None,
+    plugins: bool = False,
     progress: Progress = lambda *_: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
@@ -67,12 +68,13 @@ def predict(
     ``part`` chooses among the trainings of a protocol with several; ``model`` is ``best`` or ``last``, by default the
     one that was tested. ``probabilities`` writes those of all classes beside each mask. Files that are there already
     are an error, unless ``overwrite`` makes them again or ``skip_existing`` leaves them. ``jobs`` images are segmented
-    side by side, by default as many as the machine has room for. ``progress`` is told how many of how many are done;
-    ``warn`` is told when the training is not finished, what is left out, and whose mean and deviation are used.
+    side by side, by default as many as the machine has room for. ``plugins`` allows those that the run's recipe names
+    to run: programs with your rights. ``progress`` is told how many of how many are done; ``warn`` is told when the
+    training is not finished, what is left out, and whose mean and deviation are used.
     """
     outcome = make_masks(
         run, images, out, site=site, part=part, model=model, probabilities=probabilities, overwrite=overwrite,
-        skip_existing=skip_existing, jobs=jobs, progress=progress, warn=warn,
+        skip_existing=skip_existing, jobs=jobs, plugins=plugins, progress=progress, warn=warn,
     )  # fmt: skip
     raise_failures(outcome)
     return list(outcome.masks.values())
@@ -90,6 +92,7 @@ def make_masks(
     overwrite: bool = False,
     skip_existing: bool = False,
     jobs: int | None = None,
+    plugins: bool = False,
     progress: Progress = lambda *_: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
@@ -97,7 +100,8 @@ def make_masks(
     run, images, out = Path(run), Path(images), Path(out)
     # With a program for each GPU this process needs none, but it needs the model to know what to ask for.
     gpus = _gpus(run) if jobs != 1 else ()
-    loaded = load_model(run, site=site, part=part, model=model, warn=warn, device="cpu" if gpus else None)
+    device = "cpu" if gpus else None
+    loaded = load_model(run, site=site, part=part, model=model, warn=warn, device=device, plugins=plugins)
     task = loaded[1].task
     with TemporaryDirectory(prefix="polyclinic-dicom-") as scratch:
         found = find_inputs(images, Path(scratch), task.image_channels, task.zero_fill)
@@ -158,7 +162,10 @@ def _carry_out(
     progress(0, len(wanted))
     places = choose_places(*loaded, wanted, jobs, gpus)
     if places.gpus or (places.processes > 1 and not places.forked):
-        return segment_in_programs([f"--{name}={value}" for name, value in arguments.items()], wanted, places, progress)
+        words = [f"--{name}={value}" for name, value in arguments.items()]
+        # Those of the recipe are in this process, so they were allowed to run.
+        words += ["--plugins"] if loaded[0].recipe.plugins else []
+        return segment_in_programs(words, wanted, places, progress)
     return segment_here(*loaded, wanted, places.processes, progress)
 
 

@@ -26,11 +26,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--run", type=Path, required=True)
     for name in ("site", "part", "model", "intensity"):
         parser.add_argument(f"--{name}")
+    parser.add_argument("--plugins", action="store_true", help="the recipe's plugins may run")
     options = parser.parse_args(arguments)
     answers = os.dup(1)
     os.dup2(2, 1)
     try:
-        workspace, federation = load_model(options.run, site=options.site, part=options.part, model=options.model)
+        workspace, federation = load_model(
+            options.run, site=options.site, part=options.part, model=options.model, plugins=options.plugins
+        )
         if options.intensity is not None:
             own = SiteIntensity.from_plain(json.loads(options.intensity), Path("--intensity"))
             federation = replace(federation, intensity={"": own})

@@ -13,11 +13,15 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.version import installed_versions
 from polyclinic.core.wording import printable_line
 from polyclinic.data.federation import Task
+from polyclinic.exchange.checks import description_problem, fits_table
 from polyclinic.exchange.messages import Description, Failure
 from polyclinic.federation.observer import Observer
 from polyclinic.federation.recovery import NoQuorumError
 
 _TASK = TypeAdapter(Task)
+# A network of any task is built before an image is seen: more channels than any scanner, slice or stain gives would
+# fill the memory. Labels are bytes, and work_limits.py has the same bound on neighbours.
+_MOST_CHANNELS, _MOST_CLASSES, _MOST_NEIGHBOURS = 4096, 256, 100
 _COMPARED_PACKAGES = ("polyclinic", "torch", "monai", "flwr")
 SlicedTask = tuple[Task, bool]
 """A task, and whether volumes are cut into slices."""
@@ -40,10 +44,16 @@ def collect_answers(descriptions: Iterable[Description | Failure], observer: Obs
     for description in descriptions:
         site = description.site
         if isinstance(description, Failure):
-            observer.on_refusal(-1, site, f"will not take part: {description.reason}", description.details)
+            observer.on_refusal(
+                -1, site, printable_line(f"will not take part: {description.reason}"), description.details
+            )
             continue
         if description.refusal:
-            observer.on_refusal(-1, site, f"will not take part: {description.refusal}", "")
+            observer.on_refusal(-1, site, printable_line(f"will not take part: {description.refusal}"), "")
+            continue
+        problem = description_problem(description)
+        if problem is not None:
+            observer.on_refusal(-1, site, f"cannot take part: {problem}", "")
             continue
         try:
             answers.tasks[site] = task_from(description.task)
@@ -69,9 +79,7 @@ def agree_on_task(
     """
     if not answers.tasks and binding is None:
         raise NoQuorumError("No site takes part (see the reasons above); mend that and go on with --resume.")
-    # What most sites say, and of equals what the first says: one site alone must not decide for the others.
-    described = [answers.tasks[site] for site in sorted(answers.tasks)]
-    agreed = binding or max(described, key=described.count)
+    agreed = binding or _most_described(answers.tasks)
     deviating = {site: task for site, task in answers.tasks.items() if task != agreed}
     differences = {site: _difference(agreed[0], task) for site, (task, _) in deviating.items()}
     for site, difference in differences.items():
@@ -83,6 +91,35 @@ def agree_on_task(
             "no quorum; let all sites use one federation.toml."
         )
     return agreed, all(knows for site, knows in answers.knows_spacing.items() if site not in deviating)
+
+
+def _most_described(tasks: Mapping[str, SlicedTask]) -> SlicedTask:
+    """What most sites say; of equals none, because whoever then decided would be one site alone."""
+    described = [tasks[site] for site in sorted(tasks)]
+    most = max(map(described.count, described))
+    leading = [
+        task
+        for number, task in enumerate(described)
+        if described.count(task) == most and task not in described[:number]
+    ]
+    if len(leading) == 1:
+        return leading[0]
+    said = [
+        f"{', '.join(site for site in sorted(tasks) if tasks[site] == task)}: {_words(task, leading)}"
+        for task in leading
+    ]
+    raise PolyclinicError(
+        f"The sites describe different tasks, and no task is that of most ({'; '.join(said)}); let all sites use one "
+        "federation.toml, or name those that are right in data.sites."
+    )
+
+
+def _words(task: SlicedTask, leading: list[SlicedTask]) -> str:
+    """Of a task what not all say."""
+    tables = [task_table(*other) for other in leading]
+    table = {**asdict(task[0]), "volumes_as_slices": task[1]}
+    different = [key for key in table if any(other.get(key) != tables[0].get(key) for other in tables)]
+    return printable_line(", ".join(f"{key} = {table[key]}" for key in different))
 
 
 def _compare_versions(site: str, theirs: Mapping[str, str], observer: Observer) -> None:
@@ -121,11 +158,14 @@ def task_from(table: Mapping[str, Any]) -> SlicedTask:
         unknown, task = [".".join(map(str, first["loc"])) or "all of it"], None
     if unknown or task is None:
         raise PolyclinicError(f"The site describes its task in a way that cannot be read ({unknown[0]}).")
-    if len(task.classes) < 2 or task.channels < 1 or task.spatial_dims not in (2, 3):
+    usable = 2 <= len(task.classes) <= _MOST_CLASSES and 1 <= task.channels <= _MOST_CHANNELS
+    if not usable or task.spatial_dims not in (2, 3) or not 0 <= task.neighbours <= _MOST_NEIGHBOURS:
         raise PolyclinicError(
-            f"The site describes a task of {len(task.classes)} classes, {task.channels} channels and "
-            f"{task.spatial_dims} dimensions, which no network can learn."
+            f"The site describes a task of {len(task.classes)} classes, {task.channels} channels ({task.neighbours} "
+            f"neighbours) and {task.spatial_dims} dimensions, which no network can learn."
         )
+    if not all(map(fits_table, (task.modality, *task.classes, *dict(task.regions)))):
+        raise PolyclinicError("The site describes a task with a name that no table can hold.")
     return task, sliced
 
 

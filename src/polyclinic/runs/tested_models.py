@@ -40,11 +40,14 @@ class TestedModels:
     sliced: bool
 
     @classmethod
-    def of(cls, run: Path) -> TestedModels:
-        """Those of a run folder; the device is the recipe's, or another one where this machine has none such."""
+    def of(cls, run: Path, plugins: bool = False) -> TestedModels:
+        """Those of a run folder; the device is the recipe's, or another one where this machine has none such.
+
+        ``plugins`` allows those that the recipe names to run.
+        """
         folder = RunFolder(run)
         recipe = load_recipe(folder.recipe_file)
-        load_plugins(recipe.plugins)
+        load_plugins(recipe.plugins, plugins)
         task, sliced = task_from(read_json(folder.path / "task.json"))
         try:
             choose_device(recipe.engine.device)

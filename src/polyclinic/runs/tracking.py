@@ -34,7 +34,8 @@ def scalars_of(event: dict[str, Any]) -> dict[str, float]:
 
     No name is the beginning of another: a store of files could not keep ``bytes/up`` beside ``bytes/up/north``.
     """
-    scalars = {f"loss/{term}/{site}": v for site, terms in event["losses"].items() for term, v in terms.items()}
+    losses = ((site, term, value) for site, terms in event["losses"].items() for term, value in terms.items())
+    scalars = {f"loss/{term}/{site}": value for site, term, value in losses if value is not None}
     scalars |= {f"validation/dice/{site}": value for site, value in event["validation"]["sites"].items()}
     if event["validation"]["dice"] is not None:
         scalars["validation/mean_dice"] = event["validation"]["dice"]

@@ -31,10 +31,12 @@ def load_model(
     model: str | None,
     warn: Callable[[str], None] = lambda _: None,
     device: str | None = None,
+    plugins: bool = False,
 ) -> tuple[Workspace, Federation]:
     """The run's network with its weights, and what is needed to prepare images for it; ``device`` is the recipe's.
 
     With ``data.intensity = "site"`` and a ``site`` the numbers that its images are scaled by are there, too.
+    ``plugins`` allows those that the recipe names to run.
     """
     folder = RunFolder(run)
     if not folder.recipe_file.exists():
@@ -45,7 +47,7 @@ def load_model(
     if device is not None:
         recipe = with_changes(recipe, {"engine.device": device})
     model = model or recipe.training.select
-    load_plugins(recipe.plugins)
+    load_plugins(recipe.plugins, plugins)
     task, sliced = task_from(read_json(folder.path / "task.json"))
     workspace = build_workspace(recipe, task, recorded_method(folder.path, recipe.method))
     name = _one_of("part", part, _names(folder.path / "checkpoints"), run)

@@ -17,14 +17,15 @@ from polyclinic.runs.method_record import recorded_method
 from polyclinic.runs.task_agreement import task_from
 
 
-def declared_exchange(run: Path) -> dict[str, Any]:
+def declared_exchange(run: Path, plugins: bool = False) -> dict[str, Any]:
     """Plain data: how many weights travel and how many stay, and every tensor that a component shares, with its shape.
 
     The network is built as the recipe says, to know its weights; a method that is not known here is an error.
+    ``plugins`` allows those that the recipe names to run.
     """
     folder = RunFolder(run)
     recipe = with_changes(load_recipe(folder.recipe_file), {"engine.device": "cpu"})
-    load_plugins(recipe.plugins)
+    load_plugins(recipe.plugins, plugins)
     task_file = folder.path / "task.json"
     if not task_file.exists():
         raise PolyclinicError(f"{task_file}: there is none yet; the run writes it when it starts.")

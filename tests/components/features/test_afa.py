@@ -16,6 +16,7 @@ from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Task
 from polyclinic.exchange.messages import Broadcast, Update
 from polyclinic.federation.workspace import Workspace, build_workspace
+from step_support import BARE
 from support import final_tensors, tiny_recipe, tiny_server, tiny_site, tiny_task
 
 PREFIX = "taps.bottleneck.afa."
@@ -132,7 +133,7 @@ def collect(made: Afa, batches: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         made._module.collecting = True
         made._module.train()(batch)
         made._module.train()(batch)  # a second pass of the same step is not counted
-    return made.share(None)  # type: ignore[arg-type]
+    return made.share(BARE)  # type: ignore[arg-type]
 
 
 @settings(max_examples=20, deadline=None)
@@ -246,7 +247,7 @@ def test_in_training_alone_a_share_of_the_steps_is_aligned(probability: float, s
     changed = []
     for index in range(200):
         generator = torch.Generator().manual_seed(index)
-        step = Step(None, None, features, features, generator, 1, 0, index, False, 0.0, 0.1)  # type: ignore[arg-type]
+        step = Step(BARE, None, features, features, generator, 1, 0, index, False, 0.0, 0.1)  # type: ignore[arg-type]
         made.on_images(step)
         results = [module.train()(features) for _ in range(2)]
         assert torch.equal(*results)  # both passes of a step

@@ -183,3 +183,19 @@ def test_passes_of_one_step_share_a_draw_and_count_once() -> None:
     assert not torch.equal(layer(x), first)
     layer.draws = None
     assert not torch.equal(layer(x), layer(x)), "on its own, a layer draws in every pass"
+
+
+@pytest.mark.parametrize(("momentum", "minimum", "changes"), [(0.0, 3, True), (0.9, 3, True), (0.0, 4, False)])
+def test_batches_of_one_weight_settle_at_their_mean(momentum: float, minimum: int, changes: bool) -> None:
+    layer = StatisticsAugmentation(2, 1.0, momentum).train()
+    layer.begin(evenly=True)
+    batches = [maps(1, 2, 4, 4, seed=seed) for seed in range(4)]
+    for batch, cases in zip(batches, ({0}, {1}, {2}, {2}), strict=True):
+        layer.cases_at_hand = cases
+        layer(batch)
+    assert not layer.mean.any()
+    layer.settle(minimum)
+    together = torch.cat(batches).mean((0, 2, 3)).float()
+    wanted = (1 - momentum**4) * together if changes else torch.zeros(2)
+    torch.testing.assert_close(layer.mean, wanted)
+    assert bool((layer.deviation != 1).any()) == changes

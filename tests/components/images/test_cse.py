@@ -27,6 +27,7 @@ from polyclinic.federation.site import Site
 from polyclinic.federation.site_store import SiteStore
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.recipe import DataSettings
+from step_support import BARE
 from support import assert_same, final_tensors, tiny_recipe, tiny_server, tiny_site, tiny_task
 
 Tensors = dict[str, torch.Tensor]
@@ -51,7 +52,7 @@ def begin(component: Cse, shared: Tensors, site: str = "north") -> Cse:
 def a_step(images: torch.Tensor, last_epoch: bool = False, seed: int = 0) -> Step:
     labels = torch.zeros(len(images), *images.shape[2:], dtype=torch.long)
     generator = torch.Generator().manual_seed(seed)
-    return Step(None, None, images, labels, generator, 1, 0, 0, last_epoch, 0.0, 0.1)  # type: ignore[arg-type]
+    return Step(BARE, None, images, labels, generator, 1, 0, 0, last_epoch, 0.0, 0.1)  # type: ignore[arg-type]
 
 
 def pool_of(**styles: tuple[list[float], list[float]]) -> Tensors:
@@ -172,7 +173,7 @@ def test_a_constant_image_gets_the_others_mean() -> None:
     for channel, mean in enumerate((0.5, 0.75)):
         values = step.images[:, channel].unique()
         torch.testing.assert_close(values, torch.tensor([0.3, mean]), atol=1e-3, rtol=0)
-    shared = component.share(None)  # type: ignore[arg-type]
+    shared = component.share(BARE)  # type: ignore[arg-type]
     torch.testing.assert_close(shared["mean"], torch.tensor([0.3, 0.3]))
     torch.testing.assert_close(shared["deviation"], torch.zeros(2), atol=2e-6, rtol=0)
 
@@ -255,7 +256,7 @@ def test_only_the_last_epoch_is_counted_and_a_batch_weighs_by_its_images() -> No
     for last, part in zip((False, True, True), parts, strict=True):
         component.on_images(a_step(part, last_epoch=last))
     seen = torch.cat(parts[1:])
-    shared = component.share(None)  # type: ignore[arg-type]
+    shared = component.share(BARE)  # type: ignore[arg-type]
     torch.testing.assert_close(shared["mean"], seen.mean((1, 2, 3)).mean()[None])
     torch.testing.assert_close(shared["deviation"], seen.flatten(1).std(1, correction=0).mean()[None])
 

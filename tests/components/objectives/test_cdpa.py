@@ -22,6 +22,7 @@ from polyclinic.methods.expression import parse_method
 from polyclinic.networks import build_network
 from polyclinic.networks.base import Features
 from polyclinic.recipe import NetworkSettings
+from step_support import BARE
 from support import Keeper, tiny_recipe, tiny_server, tiny_task
 
 CHANNELS = 5
@@ -36,7 +37,7 @@ def setting(dims: int = 2, size: int = 16, classes: int = 3, depth: int = 3, bat
     component.install(network)
     images = torch.rand(batch, 1, *[size] * dims)
     labels = torch.randint(0, classes, (batch, *[size] * dims))
-    step = Step(None, network, images, labels, torch.Generator(), 1, 0, 0, True, 0.5, 0.1)  # type: ignore[arg-type]
+    step = Step(BARE, network, images, labels, torch.Generator(), 1, 0, 0, True, 0.5, 0.1)  # type: ignore[arg-type]
     step.output = network.features(images)
     return SimpleNamespace(component=component, network=network, step=step, depth=depth, dims=dims)
 
@@ -159,7 +160,7 @@ def test_prototypes_that_leave_are_class_means_of_the_dense_embedding() -> None:
     case.step.output = case.network.features(case.step.images)
     case.component.loss(case.step)
     second = {s: dense(case, s, 4, "adjacent") for s in ("encoder", "decoder")}
-    shared = case.component.share(None)
+    shared = case.component.share(BARE)
     declared = {one.name: one for one in case.component.leaves(case.network)}
     assert shared.keys() == declared.keys()
     for stream in ("encoder", "decoder"):
@@ -180,7 +181,7 @@ def test_batch_means_weigh_every_batch_alike() -> None:
         case.component.loss(case.step)
         rows, labels = dense(case, "encoder", 4, "adjacent")
         means.append(torch.stack([rows[labels == c].mean(0) for c in range(2)]))
-    shared = case.component.share(None)
+    shared = case.component.share(BARE)
     torch.testing.assert_close(shared["encoder"][:2], (means[0] + means[1]) / 2, rtol=1e-4, atol=1e-5)
     assert not shared["encoder"][2].any()
     assert shared["encoder_pixels"][2] == 0
@@ -191,7 +192,7 @@ def test_only_the_last_epoch_makes_prototypes() -> None:
     receive(case, {})
     case.step.last_epoch = False
     assert case.component.loss(case.step) == {}
-    assert not case.component.share(None)["encoder_pixels"].any()
+    assert not case.component.share(BARE)["encoder_pixels"].any()
 
 
 def test_released_anchors_without_foreground_in_the_batch_give_zero_and_no_gradient() -> None:

@@ -23,6 +23,7 @@ from polyclinic.exchange.messages import Broadcast
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.networks import build_network
 from polyclinic.recipe import NetworkSettings
+from step_support import BARE
 from support import Keeper, tiny_recipe, tiny_server, tiny_task
 
 CLASSES = 4
@@ -36,7 +37,7 @@ def setting(size: tuple[int, ...] = (8, 8), strong: int = 0, seed: int = 0, **ch
     generator = torch.Generator().manual_seed(seed)
     images = torch.rand(2, 1, *size, generator=generator)
     labels = torch.randint(0, CLASSES, (2, *size), generator=generator)
-    step = Step(None, network, images, labels, generator, 1, 0, 0, True, 0.5, 0.1)  # type: ignore[arg-type]
+    step = Step(BARE, network, images, labels, generator, 1, 0, 0, True, 0.5, 0.1)  # type: ignore[arg-type]
     if strong:
         step.strong = torch.rand(strong, 1, *size, generator=generator)
     step.output = network.features(step.inputs)
@@ -123,7 +124,7 @@ def test_what_leaves_is_the_mean_over_the_last_epoch_and_a_second_pass_does_not_
     for case in (first, second):
         assert first.component.loss(case.step) == {}
         assert first.component.loss(case.step) == {}
-    shared = first.component.share(None)
+    shared = first.component.share(BARE)
     every = pixels(first) + pixels(second)
     for c in range(CLASSES):
         mine = [e for e, y in every if y == c]
@@ -140,7 +141,7 @@ def test_an_empty_mask_leaves_background_alone() -> None:
     case.step.labels[:] = 0
     ours = case.component.loss(case.step)["class_prototypes_distance"]
     torch.testing.assert_close(ours, naive_distance(case, global_prototypes(case)))
-    assert case.component.share(None)["prototypes_pixels"].tolist() == [128, 0, 0, 0]
+    assert case.component.share(BARE)["prototypes_pixels"].tolist() == [128, 0, 0, 0]
 
 
 def test_a_batch_without_labelled_images_gives_nothing() -> None:
@@ -148,7 +149,7 @@ def test_a_batch_without_labelled_images_gives_nothing() -> None:
     receive(case, global_prototypes(case))
     case.step.images, case.step.labels = case.step.images[:0], case.step.labels[:0]
     assert case.component.loss(case.step) == {}
-    assert not case.component.share(None)["prototypes"].any()
+    assert not case.component.share(BARE)["prototypes"].any()
 
 
 @settings(max_examples=25, deadline=None)
@@ -185,7 +186,7 @@ def test_weight_zero_looks_at_nothing_and_shares_nothing() -> None:
     receive(case, global_prototypes(case))
     del case.step.output
     assert case.component.loss(case.step) == {}
-    assert case.component.share(None) == {}
+    assert case.component.share(BARE) == {}
     assert case.component.leaves(case.network) == ()
     assert case.component.combine(SimpleNamespace(network=case.network), {"a": {}}) == {}
 

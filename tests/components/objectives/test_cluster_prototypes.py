@@ -23,6 +23,7 @@ from polyclinic.data.federation import Task
 from polyclinic.federation.workspace import build_workspace
 from polyclinic.networks import build_network
 from polyclinic.recipe import NetworkSettings
+from step_support import BARE
 from support import Keeper, tiny_recipe, tiny_server, tiny_task
 
 CLASSES = 4
@@ -37,7 +38,7 @@ def setting(size: tuple[int, ...] = (8, 12), strong: int = 0, **chosen: Any) -> 
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(2, 1, *size, generator=generator)
     labels = torch.randint(0, CLASSES, (2, *size), generator=generator)
-    step = Step(None, network, images, labels, generator, 1, 0, 0, True, 0.5, 0.1)  # type: ignore[arg-type]
+    step = Step(BARE, network, images, labels, generator, 1, 0, 0, True, 0.5, 0.1)  # type: ignore[arg-type]
     if strong:
         step.strong = torch.rand(strong, 1, *size, generator=generator)
     step.output = network.features(step.inputs)
@@ -142,7 +143,7 @@ def test_an_empty_mask_is_contrasted_as_background() -> None:
     terms = case.component.loss(case.step)
     for name, wanted in naive_terms(case, shared, 0.05).items():
         torch.testing.assert_close(terms[name], wanted, rtol=1e-4, atol=1e-5)
-    counts = case.component.share(None)["prototypes_pixels"]
+    counts = case.component.share(BARE)["prototypes_pixels"]
     assert counts.tolist() == [2 * 2 * 3, 0, 0, 0]
 
 
@@ -151,7 +152,7 @@ def test_the_first_round_collects_means_of_the_bottleneck_and_adds_no_term(cells
     case = setting(cells=cells)
     receive(case, {})
     assert case.component.loss(case.step) == {}
-    shared = case.component.share(None)
+    shared = case.component.share(BARE)
     for c in range(CLASSES):
         mine = [e for e, y in pixels(case) if y == c]
         assert shared["prototypes_pixels"][c] == len(mine)
@@ -224,7 +225,7 @@ def test_weight_zero_looks_at_nothing_and_shares_nothing() -> None:
     receive(case, global_prototypes(case))
     del case.step.output
     assert case.component.loss(case.step) == {}
-    assert case.component.share(None) == {}
+    assert case.component.share(BARE) == {}
     assert case.component.leaves(case.network) == ()
 
 

@@ -43,7 +43,8 @@ def setting(dims: int = 2, size: int = 6, classes: int = 3, batch: int = 2, **ow
     component.install(network)
     images = torch.rand(batch, 1, *[size] * dims)
     labels = torch.randint(0, classes, (batch, *[size] * dims)).to(torch.uint8)
-    site = SimpleNamespace(site="north", device=torch.device("cpu"), generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    site = SimpleNamespace(site="north", device=torch.device("cpu"), generator=generator, minimum_images=1)
     generator = torch.Generator().manual_seed(SEED)
     step = Step(site, network, images, labels, generator, 1, 1, 0, True, 0.5, 0.1)  # type: ignore[arg-type]
     step.output = network.features(images)
@@ -277,8 +278,10 @@ def test_the_reservoir_is_bounded_and_uniform() -> None:
     for number in range(20):
         rows = torch.arange(100.0).add(100 * number).expand(2, 2, 100)[..., None]
         real = torch.stack([torch.ones(2, 100), torch.arange(100).expand(2, 100) < 3], dim=1).bool()
-        reservoir.add(rows, real, generator)
+        reservoir.add(rows, real, generator, torch.tensor([number, number]))
     every, few = reservoir.of_classes()
+    for values, cases in zip((every, few), reservoir.cases_of_classes(), strict=True):
+        assert torch.equal(cases, (values.flatten() // 100).long())
     assert every.shape == (500, 1)
     assert abs(float(every.mean()) - 999.5) < 80  # a sample of the first or last batches would be hundreds away
     assert sorted(few.flatten().tolist()) == [float(100 * n + k) for n in range(20) for k in range(3) for _ in "ab"]

@@ -337,3 +337,15 @@ def test_no_noise_has_no_epsilon_in_the_record(tiny_recipe_file: Path, tmp_path:
     told = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]
     assert told["epsilon"] is None
     assert any("buffers of the network" in one for one in told["not_covered"])
+
+
+def test_weights_that_were_received_in_another_shape_do_not_leave() -> None:
+    """Noise of one number would be shared by all weights of a tensor, or that of several could be averaged."""
+    workspace = build_workspace(recipe(), tiny_task())
+    component = next(c for c in workspace.fresh_components({}) if isinstance(c, Privacy))
+    weights = {n: t.clone() for n, t in workspace.initial_exchanged.items()}
+    for shape in ((1, 1, 1, 1), (5, *weights["classifier.weight"].shape)):
+        component._received = {**weights, "classifier.weight": torch.zeros(shape)}
+        with pytest.raises(PolyclinicError, match=r"'classifier.weight' came with shape .* nothing leaves"):
+            component.on_update(Update("north", 0, weights, 1, 1))
+        assert not component.ledger

@@ -12,7 +12,11 @@ import pytest
 import torch
 
 from flower_support import OPEN, initial_weights, make_handler, png_recipe, reason_of, request_for, site_in_process
+from polyclinic.core.errors import PolyclinicError
+from polyclinic.deploy.site.admission import refusal_of_pictures, require_model
 from polyclinic.exchange.messages import Broadcast, Description, Evaluation, Update, to_tensors
+from polyclinic.federation.workspace import build_workspace
+from support import tiny_recipe, tiny_task
 
 
 @pytest.mark.parametrize(
@@ -217,3 +221,106 @@ def test_weights_of_another_model_are_a_failure_and_no_crash(tiny_federation: Pa
         reason_of(handler.answer(request_for("train", recipe, Broadcast(0, broken))))
         reason_of(handler.answer(request_for("evaluate", recipe, Broadcast(0, broken), split="test")))
     assert isinstance(handler.answer(request_for("train", recipe, Broadcast(0, weights))), Update)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 2, 1, 1), (2, 2, 1, 1, 1)])
+def test_weights_that_only_broadcast_are_refused(shape: tuple[int, ...]) -> None:
+    """One number of noise would be shared by many weights."""
+    workspace = build_workspace(tiny_recipe("fedavg+privacy", network={"norm": "instance"}), tiny_task())
+    weights, name = workspace.initial_exchanged, "classifier.weight"
+    evil = {**weights, name: torch.zeros(shape)}
+    words = (
+        f"'{name}' came as torch.float32 of shape {shape}, expected torch.float32 of shape {tuple(weights[name].shape)}"
+    )
+    for trains in (True, False):
+        require_model(workspace, Broadcast(0, weights), trains)
+        with pytest.raises(PolyclinicError) as problem:
+            require_model(workspace, Broadcast(0, evil), trains)
+        assert words in str(problem.value)
+
+
+def test_received_weights_are_those_that_the_method_exchanges_and_no_others() -> None:
+    workspace = build_workspace(tiny_recipe("fedbn"), tiny_task())
+    weights, kept = workspace.initial_exchanged, workspace.initial_kept
+    own = next(iter(kept))
+    name = next(iter(weights))
+    for broken, words in (
+        ({**weights, name: weights[name].double()}, "torch.float64"),
+        ({n: t for n, t in weights.items() if n != name}, "is missing"),
+        ({**weights, "evil": torch.zeros(1)}, "'evil'"),
+    ):
+        for trains in (True, False):
+            with pytest.raises(PolyclinicError, match=words):
+                require_model(workspace, Broadcast(0, broken), trains)
+    with pytest.raises(PolyclinicError, match=own):
+        require_model(workspace, Broadcast(0, {**weights, own: kept[own]}))
+    # A site that never trained is tested with an average of what the others keep.
+    require_model(workspace, Broadcast(0, {**weights, **kept}), trains=False)
+    with pytest.raises(PolyclinicError, match=own):
+        require_model(workspace, Broadcast(0, {**weights, **kept, own: torch.zeros(1, 1, 1)}), trains=False)
+
+
+def test_frozen_weights_are_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyclinic.networks import SegmentationNetwork
+
+    monkeypatch.setattr(SegmentationNetwork, "frozen", lambda _: {"classifier.bias"})
+    workspace = build_workspace(tiny_recipe("fedavg"), tiny_task())
+    weights = workspace.initial_exchanged
+    require_model(workspace, Broadcast(0, weights))
+    for trains in (True, False):
+        with pytest.raises(PolyclinicError, match=r"'classifier.bias' is not one that this method exchanges"):
+            require_model(workspace, Broadcast(0, {**weights, "classifier.bias": torch.zeros(3)}), trains)
+
+
+def test_what_comes_for_components_must_fit_their_declarations() -> None:
+    workspace = build_workspace(tiny_recipe("scaffold"), tiny_task())
+    weights, (control, *_) = workspace.initial_exchanged, workspace.returned()["scaffold"]
+    one = torch.zeros(1, dtype=torch.int64)
+    good = {"control": torch.zeros(control.shape[0]), "owners": one, "rounds": one}  # type: ignore[call-overload]
+    require_model(workspace, Broadcast(0, weights, {"scaffold": good}))
+    for broken in ({"evil": good}, {"scaffold": {**good, "control": torch.zeros(1)}}, {"weighted_mean": good}):
+        with pytest.raises(PolyclinicError, match="beside the weights does not fit this method"):
+            require_model(workspace, Broadcast(0, weights, broken))
+
+
+def test_a_private_site_answers_weights_of_another_shape_with_a_sentence(tiny_federation: Path, tmp_path: Path) -> None:
+    recipe = png_recipe(tiny_federation, "fedavg+privacy(noise=30)", network={"norm": "instance"})
+    handler = make_handler(tmp_path / "home", tiny_federation, policy="minimum_images = 1\nmax_epsilon = 0.5")
+    weights = initial_weights(recipe)
+    evil = {n: t[..., :1].clone() if t.shape[2:] == (3, 3) else t for n, t in weights.items()}
+    assert "expected torch.float32 of shape" in reason_of(
+        handler.answer(request_for("train", recipe, Broadcast(0, evil)))
+    )
+    assert not (tmp_path / "home" / "privacy" / "ledger.json").exists()
+
+
+def test_a_last_epoch_of_few_images_is_refused_where_statistics_of_it_are_shared(
+    tiny_federation: Path, tmp_path: Path
+) -> None:
+    training = {"batch_size": 1, "local_epochs": 8, "steps_per_epoch": 1}
+    handler = make_handler(tmp_path / "home", tiny_federation, policy="minimum_images = 2")
+    for method, refused in (("fedavg+afa", True), ("fedavg", False)):
+        recipe = png_recipe(tiny_federation, method, training=training, network={"norm": "instance"})
+        reply = handler.answer(replace(request_for("train", recipe), run=method[-3:]))
+        assert isinstance(reply, Update) != refused
+        if refused:
+            assert reason_of(reply).startswith("refused: the update rests on 1 image")
+
+
+def test_pictures_of_unknown_cases_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyclinic.components.objectives.fedmix import FedMix
+
+    workspace = build_workspace(tiny_recipe("fedmix"), tiny_task())
+    assert refusal_of_pictures(workspace) is None
+    monkeypatch.delattr(FedMix, "pictures")
+    assert "does not say which images" in str(refusal_of_pictures(workspace))
+
+
+def test_the_policys_minimum_reaches_what_components_share(tiny_federation: Path, tmp_path: Path) -> None:
+    """With one sample a class each prototype would be a pixel of one image."""
+    recipe = png_recipe(tiny_federation, "fedavg+prototype_contrast(samples=1,channels=4)")
+    for minimum, rows in ((1, 2), (2, 0)):
+        handler = make_handler(tmp_path / str(minimum), tiny_federation, policy=f"minimum_images = {minimum}")
+        update = handler.answer(request_for("train", recipe))
+        assert isinstance(update, Update), update
+        assert len(update.shared["prototype_contrast"]["prototypes"]) == rows

@@ -289,3 +289,36 @@ def test_the_cases_of_each_class_are_compared_where_a_class_has_a_mean_of_its_ow
         sets.check(sets.of_scores({"": second, "rare": first[6:8] + second[9:]}), 5)
     sets.check(sets.of_scores({"": second, "rare": first[5:8]}), 5)
     sets.check(sets.of_scores({"": second, "rare": []}), 5)
+
+
+PICTURES = 'shared = ["*", "fedmix/*"]'
+
+
+def test_means_of_pictures_cannot_be_subtracted(tmp_path: Path, thirty: Path) -> None:
+    """12 times the mean of twelve images less 11 times that of eleven is one patient's image."""
+    server = attacker(tmp_path, thirty, PICTURES, data={"split": [1.0, 0.0, 0.0]})
+    assert isinstance(server.ask("train", method="fedmix(images=12)"), Update)
+    for method in ("fedmix(images=11)", "fedmix(images=5,averages=1)", "fedmix(images=30)"):
+        reason = reason_of(server.ask("train", method=method))
+        assert reason.startswith("refused: a mean of pictures of ")
+        assert "case0" not in reason
+    # The same groups tell nothing new, whatever the seed and however many of them are asked for.
+    assert isinstance(server.ask("train", method="fedmix(images=12,averages=1)", seed=3), Update)
+    assert isinstance(server.ask("train", method="fedavg"), Update)
+
+
+def test_means_of_pictures_are_compared_by_the_cases_behind_each(tmp_path: Path) -> None:
+    sets = CaseSets(tmp_path / "case_sets.json", b"secret")
+
+    def group(*parts: tuple[int, int]) -> frozenset[str]:
+        return sets._marks(Sample("north", f"image{case}", f"case{case}", slice_, None, None) for case, slice_ in parts)
+
+    first, second = group((1, 0), (2, 0), (3, 0)), group((1, 1), (2, 1), (4, 0))
+    sets.remember({}, [first, second])  # one grouping; its groups share cases, and no slice
+    again = CaseSets(tmp_path / "case_sets.json", b"secret")
+    again.check_pictures([second, first])
+    again.check_pictures([group((5, 0), (6, 0), (7, 0))])
+    for overlapping in (group((1, 0), (2, 0)), group((1, 2), (8, 0), (9, 0)), group((1, 1), (2, 0), (3, 0))):
+        with pytest.raises(RefusedError, match="pictures"):
+            again.check_pictures([overlapping])
+    again.check({"training": first}, 5)  # another kind of use

@@ -101,7 +101,7 @@ def test_what_is_planned_must_fit_before_anything_leaves(tiny_federation: Path, 
         request = asked(tiny_federation, training={"rounds": 2}, run="run-2", number=number)
         assert isinstance(handler.answer(request), Update)
     assert "3 updates would spend" in reason_of(
-        handler.answer(asked(tiny_federation, training={"rounds": 2}, run="run-2", number=2))
+        handler.answer(asked(tiny_federation, training={"rounds": 1}, run="run-4", number=0))
     )
 
 

@@ -72,6 +72,18 @@ def test_a_site_that_is_left_out_is_tested_with_all_images_and_does_not_train(
     assert "no labelled training image" in reason_of(handler.answer(request_for("train", recipe, part="without-north")))
 
 
+@pytest.mark.parametrize("number", [-2, -1, 2, 10**9])
+def test_a_round_that_the_recipe_has_not_is_refused(number: int, tiny_federation: Path, tmp_path: Path) -> None:
+    """After the last round a cosine schedule's first step has a rate of 0: its images would count for nothing."""
+    recipe = png_recipe(tiny_federation, training={"rounds": 2, "schedule": "cosine", "optimizer": "sgd"})
+    handler = make_handler(tmp_path / "home", tiny_federation)
+    weights = initial_weights(recipe)
+    for act, split in (("train", ""), ("evaluate", "test")):
+        reply = handler.answer(request_for(act, recipe, Broadcast(number, weights), split=split))
+        assert f"asks for round {number}, and the recipe has rounds 0 to 1" in reason_of(reply)
+    assert isinstance(handler.answer(request_for("train", recipe, Broadcast(1, weights))), Update)
+
+
 @pytest.mark.parametrize(
     ("kind", "part"),
     [("own-test", "fold-1"), ("own-test", "without-north"), ("k-fold", "all"), ("k-fold", "fold-9"),

@@ -42,3 +42,4 @@ def test_plugins_of_the_recipe_are_named_without_the_folders_they_were_in(tmp_pa
     recipe = folder / "recipe.toml"
     recipe.write_text('plugins = ["/home/me/my_idea.py"]\n' + recipe.read_text())
     assert plugins(read_results(folder)) == ["my_idea.py"]
+    assert commands(read_results(folder))[1].endswith("-again --plugins")

@@ -39,6 +39,7 @@ from polyclinic.exchange.messages import Tensors, Update
 from polyclinic.networks.base import SegmentationNetwork
 
 _EQUAL = 1e-12
+_LEAST_GAP = -1e-3  # no divergence is below 0, but rounded probabilities, which are clipped too, do not sum to 1
 # Stands for a weight of 0: nothing beside any other in double precision, but where no other answers, an equal share.
 _NOTHING = 1e-200
 
@@ -72,7 +73,7 @@ class Gaa(Component):
     def leaves(self, network: SegmentationNetwork) -> tuple[Shared, ...]:  # noqa: ARG002
         """One number."""
         what = "how far the trained model's outputs are from the received model's (KL)"
-        return (Shared("gap", (), what, finite=False),)
+        return (Shared("gap", (), what, finite=False, at_least=_LEAST_GAP),)
 
     def share(self, site: SiteRound) -> Tensors:
         """Equation 4; the received model's outputs are those of the static teacher, where it has seen the images."""

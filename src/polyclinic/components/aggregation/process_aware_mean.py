@@ -47,7 +47,7 @@ class ProcessAwareMean(Component):
 
     def leaves(self, network: SegmentationNetwork) -> tuple[Shared, ...]:  # noqa: ARG002
         """How many steps the round should have had: the server does not know a site's unlabelled images."""
-        return (Shared("planned", (), "planned local steps", torch.int64),)
+        return (Shared("planned", (), "planned local steps", torch.int64, at_least=0),)
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """No step has been seen."""

@@ -98,8 +98,9 @@ class Ssa(Component):
         stages = stage_names(network)
         if self.settings.where == "server":
             what = "of all training images, channel by channel"
-            names = {"mean": f"mean {what}", "deviation": f"standard deviation {what}"}
-            return tuple(Shared(name, (network.channels,), what) for name, what in names.items())
+            shape = (network.channels,)
+            deviations = Shared("deviation", shape, f"standard deviation {what}", at_least=0)
+            return Shared("mean", shape, f"mean {what}"), deviations
         blank = torch.zeros(1, network.channels, *self._size, device=next(network.parameters()).device)
         return tuple(
             Shared(stage, (self.settings.probes, values.shape[1]), "output of this stage on noise")

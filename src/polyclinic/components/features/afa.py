@@ -108,6 +108,7 @@ class Afa(Component):
 
     name = "afa"
     level = "feature"
+    rests_on_last_epoch = True
     paper = "Zhang et al., Medical Image Analysis 2025"
     equations = (
         "PathFL eq. 10: mu = mean over sites of E[Z_m]",
@@ -154,7 +155,8 @@ class Afa(Component):
         """Two moments of the features."""
         shape = tuple(self._module.mean.shape)
         where = f"of the features at {self.settings.tap} over the training images"
-        return Shared("mean", shape, f"mean {where}"), Shared("variance", shape, f"variance {where}")
+        variance = Shared("variance", shape, f"variance {where}", at_least=0, squared=True)
+        return Shared("mean", shape, f"mean {where}"), variance
 
     def aligns(self, network: SegmentationNetwork) -> tuple[Aligned, ...]:  # noqa: ARG002
         """The tap; a module that acts in training alone leaves its mark in the weights."""
@@ -163,16 +165,20 @@ class Afa(Component):
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """Nothing of another site is left in the module."""
         self._module.forget()
+        self._cases: set[int] = set()
 
     def on_images(self, step: Step) -> None:
         """Let the first pass of the last epoch's steps be collected; a second pass (perturbation) must not."""
         self._module.collecting = step.last_epoch
+        if step.last_epoch and step.site.minimum_images > 1:
+            self._cases |= step.cases
         if self.settings.when == "train":
             drawn = float(torch.rand((), generator=step.generator))
             self._module.active = drawn < self.settings.probability
 
-    def share(self, site: SiteRound) -> Tensors:  # noqa: ARG002
+    def share(self, site: SiteRound) -> Tensors:
         """The moments of the last epoch."""
+        site.require_cases(self.name, self._cases)
         mean, variance = self._module.moments()
         return {"mean": mean, "variance": variance}
 

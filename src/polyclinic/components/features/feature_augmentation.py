@@ -98,7 +98,10 @@ class FeatureAugmentation(Component):
         """The running statistics of all layers, one after another."""
         total = sum(len(layer.mean) for layer in self._layers)
         where = f"of each channel of {len(self._layers)} encoder maps"
-        return tuple(Shared(key, (total,), f"running {key} {where}") for key in _STATISTICS if total)
+        lowest = {"mean": None, "deviation": 0.0}
+        return tuple(
+            Shared(key, (total,), f"running {key} {where}", at_least=lowest[key]) for key in _STATISTICS if total
+        )
 
     def aligns(self, network: SegmentationNetwork) -> tuple[Aligned, ...]:  # noqa: ARG002
         """The deepest map: layers act in training alone, and their mark is in the weights."""
@@ -107,19 +110,25 @@ class FeatureAugmentation(Component):
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """Forget the draws of the site before."""
         self._draw_anew()
+        for layer in self._layers:
+            layer.begin(evenly=site.minimum_images > 1)
 
-    def on_images(self, step: Step) -> None:  # noqa: ARG002
+    def on_images(self, step: Step) -> None:
         """The first pass of a step draws, and a second one over the same batch uses the same numbers."""
         self._draw_anew()
+        for layer in self._layers if step.site.minimum_images > 1 else ():
+            layer.cases_at_hand = step.cases
 
     def _draw_anew(self) -> None:
         for layer in self._layers:
             layer.draws = {}
 
-    def share(self, site: SiteRound) -> Tensors:  # noqa: ARG002
+    def share(self, site: SiteRound) -> Tensors:
         """The site's running statistics."""
         if not self._layers:
             return {}
+        for layer in self._layers if site.minimum_images > 1 else ():
+            layer.settle(site.minimum_images)
         return {key: torch.cat([getattr(layer, key) for layer in self._layers]) for key in _STATISTICS}
 
     def combine(self, server: ServerRound, shared: dict[str, Tensors]) -> Tensors:

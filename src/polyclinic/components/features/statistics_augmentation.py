@@ -25,6 +25,9 @@ class StatisticsAugmentation(nn.Module):
         super().__init__()
         self.probability, self.momentum = probability, momentum
         self.draws: dict[int, Tensor | None] | None = None
+        self._batches: list[tuple[Tensor, Tensor]] = []
+        self.cases_at_hand: set[int] = set()
+        self.begin(evenly=False)
         self.register_buffer("mean", torch.zeros(channels))
         for name in ("deviation", "mean_variance", "deviation_variance"):
             self.register_buffer(name, torch.ones(channels))
@@ -64,9 +67,27 @@ class StatisticsAugmentation(nn.Module):
 
     @torch.no_grad()
     def _count(self, mean: Tensor, deviation: Tensor) -> None:
-        """Equation 2 for statistics ``(batch, channel)``."""
+        """Equation 2 for statistics ``(batch, channel)``; ``evenly`` keeps the batches for ``settle``."""
+        if self.evenly:
+            self._batches.append((mean.mean(0), deviation.mean(0)))
+            self._cases |= self.cases_at_hand
+            return
         for running, found in ((self.mean, mean), (self.deviation, deviation)):
             running.lerp_(found.mean(0).to(running.dtype), 1 - self.momentum)
+
+    def begin(self, evenly: bool) -> None:
+        """A new round; ``evenly`` gives all its batches one weight, so that none is alone in the running averages."""
+        self.evenly, self._batches = evenly, []
+        self.cases_at_hand, self._cases = set(), set[int]()
+
+    @torch.no_grad()
+    def settle(self, minimum: int) -> None:
+        """Equation 2 for all batches of the round at once, with their mean; nothing if they are of too few cases."""
+        count = len(self._batches)
+        if count and len(self._cases) >= minimum:
+            for running, found in zip((self.mean, self.deviation), zip(*self._batches, strict=True), strict=True):
+                running.lerp_(torch.stack(found).mean(0).to(running.dtype), 1 - self.momentum**count)
+        self._batches = []
 
     def _width(self, statistic: Tensor, between: Tensor) -> Tensor:
         """Square root of the variance in (5), ``(channel,)``, for a statistic ``(batch, channel)``."""

@@ -15,6 +15,9 @@ ties a network to one image size. A window between them replaces the frequencies
 The momentum v. The released layer declares 0.1, but its compiled helper takes an integer and so computes with 0, which
 keeps the first batch alone. Default 0.1, as declared; ``momentum = 0`` is what the released code computes.
 
+Where a site's policy asks for more than one case behind what leaves, A_m is the plain mean over all images that the
+round draws, whatever v is: with a v of 0 or 1, or small batches, (1) would be the spectrum of a few images, or of one.
+
 Departures: amplitudes are divided by the number of pixels (``norm="forward"``), so that they do not depend on the size
 and frequency 0 is the mean. A coefficient of 0 has phase 0. Images are seen after augmentation, because the module sits
 in the network. A batch counts once, however often a step runs it through the network. Where nothing is known yet (a
@@ -59,6 +62,7 @@ class AmplitudeWindow(nn.Module):
         super().__init__()
         self.size = None if window == 0 or size is None else tuple(size)
         self.whole, self.momentum, self.learning = window == 1, momentum, False
+        self.evenly, self.images = False, 0
         # The small number keeps 0.29 * 100 from becoming 28.
         self.halves = [int(window * (n // 2) + 1e-9) for n in self.size or ()]
         backward = [min(half, (n - 1) // 2) for half, n in zip(self.halves, self.size or (), strict=True)]
@@ -100,18 +104,24 @@ class AmplitudeWindow(nn.Module):
         """Coefficients ``(batch, channel, ...)`` with the phase of ``coefficients`` and the amplitude of the buffer."""
         sizes = coefficients.abs()
         if self.training and self.learning:
-            self._learn(sizes.detach().mean(0), in_buffer)
+            self._learn(sizes.detach().mean(0), in_buffer, len(sizes))
         phase = torch.where(sizes > 0, coefficients / torch.where(sizes > 0, sizes, 1.0), 1.0)
         return self.amplitude[in_buffer] * phase
 
     @torch.no_grad()
-    def _learn(self, batch: Tensor, in_buffer: Index) -> None:
-        """Equation 1; the first batch initialises."""
-        self.amplitude[in_buffer] = torch.where(
-            self.count > 0, self.amplitude[in_buffer].lerp(batch, self.momentum), batch
-        )
+    def _learn(self, batch: Tensor, in_buffer: Index, images: int) -> None:
+        """Equation 1; the first batch initialises. ``evenly`` makes it the mean over all images so far."""
+        self.images += images
+        weight = images / self.images if self.evenly else self.momentum
+        self.amplitude[in_buffer] = torch.where(self.count > 0, self.amplitude[in_buffer].lerp(batch, weight), batch)
         self.count += 1
         self.learning = False
+
+    @torch.no_grad()
+    def forget(self) -> None:
+        """Nothing is known."""
+        self.amplitude.zero_()
+        self.count.zero_()
 
     def _frequencies(self, size: tuple[int, ...], device: torch.device) -> tuple[Index, Index]:
         """Where the frequencies of the window that an image of this size has are in its spectrum and in the buffer."""
@@ -171,8 +181,8 @@ class AmplitudeNormalisation(Component):
         shape = tuple(self._module.amplitude.shape)
         once = "in the first round alone"
         return (
-            Shared("amplitude", ("amplitudes", *shape), f"mean amplitude of the images, {once}", at_most=1),
-            Shared("count", ("amplitudes",), f"batches behind it, {once}", torch.int64, at_most=1),
+            Shared("amplitude", ("amplitudes", *shape), f"mean amplitude of the images, {once}", at_most=1, at_least=0),
+            Shared("count", ("amplitudes",), f"batches behind it, {once}", torch.int64, at_most=1, at_least=0),
         )
 
     def aligns(self, network: SegmentationNetwork) -> tuple[Aligned, ...]:  # noqa: ARG002
@@ -181,15 +191,24 @@ class AmplitudeNormalisation(Component):
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """Learn only while the federation knows no amplitude; a site that joins later receives the common one."""
-        self._module.learning = False
+        self._module.learning, self._module.images = False, 0
+        self._module.evenly = site.minimum_images > 1
         self._learns = int(self._module.count) == 0
+        self._cases: set[int] = set()
 
-    def on_images(self, step: Step) -> None:  # noqa: ARG002
+    def on_images(self, step: Step) -> None:
         """Let the step's first pass add the batch; a second pass over it (weight perturbation) must not."""
         self._module.learning = self._learns
+        if self._learns and step.site.minimum_images > 1:
+            self._cases |= step.cases
 
-    def share(self, site: SiteRound) -> Tensors:  # noqa: ARG002
-        """One row as long as the site learns, none afterwards."""
+    def share(self, site: SiteRound) -> Tensors:
+        """One row as long as the site learns, none afterwards; zeros where the policy asks for more cases.
+
+        The buffers leave with the weights, so they are forgotten too.
+        """
+        if self._learns and site.minimum_images > 1 and len(self._cases) < site.minimum_images:
+            self._module.forget()
         rows = 1 if self._learns else 0
         return {"amplitude": self._module.amplitude[None][:rows], "count": self._module.count[None][:rows]}
 

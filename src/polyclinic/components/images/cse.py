@@ -69,6 +69,7 @@ class Cse(Component):
 
     name = "cse"
     level = "image"
+    rests_on_last_epoch = True
     paper = "Zhang et al., Medical Image Analysis 2025"
     equations = (
         "PathFL eqs. 6-7: mu, sigma = mean and deviation of an image",
@@ -117,8 +118,17 @@ class Cse(Component):
         """The site's style: two numbers, or two of each channel."""
         shape = (self._groups,)
         means = Shared("mean", shape, "mean over the training images of an image's mean")
-        deviations = Shared("deviation", shape, "mean over the training images of an image's standard deviation")
+        what = "mean over the training images of an image's standard deviation"
+        deviations = Shared("deviation", shape, what, at_least=0)
         return (means, deviations) if self._on else ()
+
+    def returns(self, network: SegmentationNetwork) -> tuple[Shared, ...]:  # noqa: ARG002
+        """The pool."""
+        if not self._on:
+            return ()
+        shape = ("styles", self._groups)
+        owners = Shared("owners", ("styles",), "whose style it is", torch.int64)
+        return (*(Shared(name, shape, f"{name} of each site's style") for name in ("mean", "deviation")), owners)
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:
         """Take the pool, without the own style if so asked, and begin to collect the own one."""
@@ -127,6 +137,7 @@ class Cse(Component):
         self._styles = (kept["mean"].to(site.device), kept["deviation"].to(site.device)) if kept else None
         self._sums = torch.zeros(2, self._groups, dtype=widest_float(site.device), device=site.device)
         self._count = 0
+        self._cases: set[int] = set()
 
     def on_images(self, step: Step) -> None:
         """Collect the style of the images as they are, then change them; without a pool nothing is drawn."""
@@ -136,6 +147,8 @@ class Cse(Component):
         normal, mean, deviation = standardised(step.images, self._groups)
         if step.last_epoch:
             self._note(mean, deviation)
+            if step.site.minimum_images > 1 and step.indices is not None:
+                self._cases.update(step.site.case_numbers(step.indices).tolist())
         if styles:
             step.images = self._hybrid(step.images, normal, *styles, step.generator)
 
@@ -166,8 +179,10 @@ class Cse(Component):
         if not self._on:
             return {}
         if not self._count:  # no labelled image came by
-            for _, images, _ in site.batches():
+            for indices, images, _ in site.batches():
                 self._note(*standardised(images, self._groups)[1:])
+                self._cases.update(site.case_numbers(indices).tolist())
+        site.require_cases(self.name, self._cases)
         mean, deviation = (self._sums / max(1, self._count)).float()
         return {"mean": mean, "deviation": deviation}
 

@@ -28,8 +28,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +46,9 @@ from polyclinic.core.seeds import generator_for, owner_number
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Tensors
 from polyclinic.networks.base import SegmentationNetwork
+
+if TYPE_CHECKING:
+    from polyclinic.data.sitedata import SiteData
 
 _AXES = ("depth", "height", "width")
 _LIFT = 2.0**10  # of a loss before it is differentiated by the image: in half precision its slopes would be zeros
@@ -103,6 +107,10 @@ class FedMix(Component):
                    below=chosen.images + 1, at_most=chosen.averages, pictures_of=chosen.images),
         )  # fmt: skip
 
+    def returns(self, network: SegmentationNetwork) -> tuple[Shared, ...]:
+        """The means of each site."""
+        return tuple(replace(one, name=f"{one.name}/*", pictures_of=None) for one in self.leaves(network))
+
     # ---- site half -----------------------------------------------------------------------------------------------
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:
@@ -149,14 +157,20 @@ class FedMix(Component):
 
         return step.once(f"{self.name}/mean", draw)
 
+    def pictures(self, data: SiteData) -> list[list[int]]:
+        """All groups, those beyond ``averages`` too: a run with more of them is then no other grouping."""
+        if not self.settings.lam:
+            return []
+        rows = data.training_indices(True).tolist()
+        groups = groups_of_cases([data.images.samples[row].case for row in rows], self.settings.images)
+        return [[rows[position] for position in group] for group in groups]
+
     def share(self, site: SiteRound) -> Tensors:
         """The means, unless the server has them."""
         if not self.settings.lam:
             return {}
-        rows = site.data.training_indices(True)
-        groups = groups_of_cases([site.data.images.samples[row].case for row in rows.tolist()], self.settings.images)
-        sent = [] if self._arrived else groups[: self.settings.averages]
-        means = [self._mean(site, rows[group]) for group in sent]
+        sent = [] if self._arrived else self.pictures(site.data)[: self.settings.averages]
+        means = [self._mean(site, torch.tensor(group)) for group in sent]
         if not means:
             axes = self.context.image_size or (1,) * site.network.spatial_dims
             classes = len(self.context.task.classes)

@@ -25,7 +25,8 @@ from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
 from polyclinic.components.toolbox.prototypes.bank import Prototypes, cosines, info_nce
-from polyclinic.components.toolbox.prototypes.finch import Partition, cluster_by_class
+from polyclinic.components.toolbox.prototypes.enough_cases import means_of_enough_cases
+from polyclinic.components.toolbox.prototypes.finch import Partition, cluster_by_class, finch
 from polyclinic.components.toolbox.prototypes.taps import feature_map, feature_width, map_of
 from polyclinic.components.toolbox.prototypes.views import Cells, MapView
 from polyclinic.exchange.declarations import Shared
@@ -102,6 +103,16 @@ class LocalClusters(Component):
             Shared("classes", ("clusters",), "class of each cluster", torch.int64, below=self.classes),
         )
 
+    def returns(self, network: SegmentationNetwork) -> tuple[Shared, ...]:
+        """The server's clusters."""
+        if not self.on:
+            return ()
+        channels = feature_width(network, self.settings.feature, self.name)
+        return (
+            Shared("prototypes", ("clusters", channels), "mean of each cluster of the sites' clusters"),
+            Shared("prototypes_classes", ("clusters",), "class of each", torch.int64, below=self.classes),
+        )
+
     def aligns(self, network: SegmentationNetwork) -> tuple[Aligned, ...]:  # noqa: ARG002
         """The classes in the map."""
         return (Aligned(self.settings.feature, by_class=True),) if self.on else ()
@@ -137,8 +148,11 @@ class LocalClusters(Component):
         """Clusters of the trained network's samples; none at a site without labelled images."""
         if not self.on:
             return {}
-        samples, owners = self._samples(site)
-        vectors, classes = cluster_by_class(samples, owners, self.settings.partition)
+        samples, owners, cases = self._samples(site)
+        if site.minimum_images > 1:
+            vectors, classes = self._of_enough_cases(samples, owners, cases, site.minimum_images)
+        else:
+            vectors, classes = cluster_by_class(samples, owners, self.settings.partition)
         if self._global is not None and len(vectors):
             lacking = self._global.present.cpu()
             lacking[classes] = False
@@ -146,15 +160,27 @@ class LocalClusters(Component):
             classes = torch.cat([classes, lacking.nonzero()[:, 0]])
         return {"prototypes": vectors, "classes": classes}
 
-    def _samples(self, site: SiteRound) -> tuple[Tensor, Tensor]:
-        """All samples of the site's labelled images as they are, ``(n, channels)`` and ``(n,)``, in eval mode."""
+    def _of_enough_cases(self, samples: Tensor, owners: Tensor, cases: Tensor, minimum: int) -> tuple[Tensor, Tensor]:
+        """``cluster_by_class`` with no cluster of fewer cases than the site's policy asks for."""
+        means, classes = [samples[:0]], [owners[:0]]
+        for label in torch.unique(owners):
+            own = owners == label
+            partition = finch(samples[own])[-1 if self.settings.partition == "last" else 0]
+            means.append(means_of_enough_cases(samples[own], partition, cases[own], minimum))
+            classes.append(label.expand(len(means[-1])))
+        return torch.cat(means), torch.cat(classes)
+
+    def _samples(self, site: SiteRound) -> tuple[Tensor, Tensor, Tensor]:
+        """All samples of the site's labelled images as they are, in eval mode: ``(n, channels)``, their classes
+        ``(n,)`` and the numbers of their cases ``(n,)``."""
         network, tap = site.network, self.settings.feature
         samples = [torch.zeros(0, feature_width(network, tap, self.name))]
         owners = [torch.zeros(0, dtype=torch.long)]
+        cases = [torch.zeros(0, dtype=torch.long)]
         training = network.training
         network.eval()
         try:
-            for _, images, labels in site.batches(labelled=True):
+            for indices, images, labels in site.batches(labelled=True):
                 # Whole images where patches are trained on: a batch of them may not fit.
                 whole = self.context.image_size in (None, tuple(images.shape[2:]))
                 for part in torch.split(torch.arange(len(images)), len(images) if whole else 1):
@@ -164,9 +190,10 @@ class LocalClusters(Component):
                     vectors, classes, used = image_means(features, labels[part], self.classes, self.settings.cells)
                     samples.append(vectors[used].cpu())
                     owners.append(classes[used].cpu())
+                    cases.append(site.case_numbers(indices[part]).repeat_interleave(self.classes)[used.cpu()])
         finally:
             network.train(training)
-        return torch.cat(samples), torch.cat(owners)
+        return torch.cat(samples), torch.cat(owners), torch.cat(cases)
 
     # ---- server half ---------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from polyclinic.components.registry import component
 from polyclinic.components.rounds import ServerRound, SiteRound
 from polyclinic.components.step import Step
 from polyclinic.components.toolbox.prototypes.bank import Prototypes, cosines, info_nce, masked_mean
+from polyclinic.components.toolbox.prototypes.enough_cases import means_of_enough_cases
 from polyclinic.components.toolbox.prototypes.grids import resize_labels
 from polyclinic.components.toolbox.prototypes.taps import feature_map, feature_width
 from polyclinic.core.seeds import owner_number
@@ -58,18 +59,25 @@ class Reservoir:
     def __init__(self, size: int, classes: int, channels: int, device: torch.device) -> None:
         self.size, self.keys = size, torch.empty(classes, 0, device=device)
         self.rows = torch.empty(classes, 0, channels, device=device)
+        self.cases = torch.empty(classes, 0, dtype=torch.int64, device=device)
 
-    def add(self, rows: Tensor, real: Tensor, generator: torch.Generator) -> None:
-        """Add ``rows`` ``(batch, class, n, channels)`` where ``real`` ``(batch, class, n)``."""
+    def add(self, rows: Tensor, real: Tensor, generator: torch.Generator, cases: Tensor) -> None:
+        """Add ``rows`` ``(batch, class, n, channels)`` of ``cases`` ``(batch,)`` where ``real``, all but channels."""
+        owners = cases.to(rows.device)[:, None, None].expand(real.shape).transpose(0, 1).flatten(1)
         rows, real = rows.transpose(0, 1).flatten(1, 2), real.transpose(0, 1).flatten(1)
         drawn = torch.rand(real.shape, generator=generator).to(rows.device)
         keys = torch.cat([self.keys, torch.where(real, drawn, -1.0)], dim=1)
         self.keys, order = keys.topk(min(self.size, keys.shape[1]), dim=1)
         self.rows = torch.cat([self.rows, rows], dim=1).gather(1, order[..., None].expand(-1, -1, rows.shape[2]))
+        self.cases = torch.cat([self.cases, owners], dim=1).gather(1, order)
 
     def of_classes(self) -> list[Tensor]:
         """The rows of each class ``(n, channels)``, on the CPU."""
         return [rows[keys >= 0] for rows, keys in zip(self.rows.cpu(), self.keys.cpu(), strict=True)]
+
+    def cases_of_classes(self) -> list[Tensor]:
+        """The numbers of the cases of these rows ``(n,)``."""
+        return [cases[keys >= 0] for cases, keys in zip(self.cases.cpu(), self.keys.cpu(), strict=True)]
 
 
 def kmeans(rows: Tensor, clusters: int, generator: torch.Generator, iterations: int = 30) -> Tensor:
@@ -83,8 +91,7 @@ def kmeans(rows: Tensor, clusters: int, generator: torch.Generator, iterations: 
             return centres
         centres = torch.cat([centres, rows[torch.multinomial(gaps, 1, generator=generator)]])
     for _ in range(iterations):
-        # By a matrix product, which is several times faster: here no distance has to be exactly 0.
-        nearest = (centres.square().sum(1) - 2 * rows @ centres.T).argmin(1)
+        nearest = _nearest(rows, centres)
         onehot = F.one_hot(nearest, len(centres)).to(rows.dtype)
         counts = onehot.sum(0)[:, None]
         moved = torch.where(counts > 0, onehot.T @ rows / counts.clamp_min(1), centres)
@@ -92,6 +99,11 @@ def kmeans(rows: Tensor, clusters: int, generator: torch.Generator, iterations: 
             break
         centres = moved
     return centres
+
+
+def _nearest(rows: Tensor, centres: Tensor) -> Tensor:
+    """The nearest centre of each row ``(n,)``, by a matrix product: several times faster, no distance has to be 0."""
+    return (centres.square().sum(1) - 2 * rows @ centres.T).argmin(1)
 
 
 @component
@@ -141,6 +153,16 @@ class PrototypeContrast(Component):
             Shared("classes", ("clusters",), "class of each centre", torch.int64, below=classes, at_most=most),
         )
 
+    def returns(self, network: SegmentationNetwork) -> tuple[Shared, ...]:  # noqa: ARG002
+        """The prototypes of all sites."""
+        if not self.settings.inter_weight:
+            return ()
+        return (
+            Shared("prototypes", ("clusters", self.settings.channels), "centres of the sites' clusters"),
+            Shared("classes", ("clusters",), "class of each", torch.int64, below=len(self.context.task.classes)),
+            Shared("owners", ("clusters",), "whose it is", torch.int64),
+        )
+
     def aligns(self, network: SegmentationNetwork) -> tuple[Aligned, ...]:  # noqa: ARG002
         """The classes in the map, before it is projected: another method's network has that, too."""
         return (Aligned(self.settings.feature, by_class=True),) if self.on else ()
@@ -168,13 +190,19 @@ class PrototypeContrast(Component):
             embeddings = step.network.extras[self.name](rows).unflatten(1, real.shape[1:])
             if step.last_epoch:
                 units = F.normalize(embeddings.detach(), dim=3)
-                step.once(f"{self.name}/kept", lambda: self._kept.add(units, real, step.generator))
+                step.once(f"{self.name}/kept", lambda: self._kept.add(units, real, step.generator, self._cases(step)))
             return {f"{self.name}_{term}": self._contrast(term, embeddings, real) for term in self._banks}
 
     def _draw(self, step: Step, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Positions of the sampled pixels in a map of this size, and which of them are real."""
         labels = resize_labels(step.labels, size).flatten(1)
         return draw_pixels_by_class(labels, len(self.context.task.classes), self.settings.pixels, step.generator)
+
+    def _cases(self, step: Step) -> Tensor:
+        """The numbers of the images' cases, where the site's policy asks for several; else nobody looks at them."""
+        if step.site.minimum_images == 1 or step.indices is None:
+            return torch.zeros(len(step.images), dtype=torch.int64)
+        return step.site.case_numbers(step.indices)
 
     def _contrast(self, term: str, embeddings: Tensor, real: Tensor) -> Tensor:
         """Weighted mean InfoNCE of ``(batch, class, n, channels)`` over real pixels of classes with a prototype."""
@@ -187,16 +215,26 @@ class PrototypeContrast(Component):
         return masked_mean(values, real.flatten() & bank.present[labels], weight)
 
     def share(self, site: SiteRound) -> Tensors:
-        """Cluster what was kept; the centres are the own prototypes of the next round, and leave."""
+        """Cluster what was kept; the centres are the own prototypes of the next round, and leave.
+
+        Where the site's policy asks for several cases, clusters of fewer join others before they leave.
+        """
         if not self.on:
             return {}
         rows = self._kept.of_classes()
         wanted = [self.settings.background] + [self.settings.foreground] * (len(rows) - 1)
         centres = [kmeans(samples, clusters, site.generator) for samples, clusters in zip(rows, wanted, strict=True)]
-        counts = torch.tensor([len(means) for means in centres])
-        prototypes = {"prototypes": torch.cat(centres), "classes": torch.arange(len(rows)).repeat_interleave(counts)}
-        self.state = prototypes if self.settings.intra_weight else {}
-        return prototypes if self.settings.inter_weight else {}
+        self.state = _together(centres) if self.settings.intra_weight else {}
+        if not self.settings.inter_weight:
+            return {}
+        if site.minimum_images > 1:
+            centres = [
+                means_of_enough_cases(samples, _nearest(samples, means), cases, site.minimum_images)
+                if len(samples)
+                else means
+                for samples, means, cases in zip(rows, centres, self._kept.cases_of_classes(), strict=True)
+            ]
+        return _together(centres)
 
     def combine(self, server: ServerRound, shared: dict[str, Tensors]) -> Tensors:  # noqa: ARG002
         """All prototypes of the round, with a number that tells whose they are."""
@@ -205,3 +243,9 @@ class PrototypeContrast(Component):
         union = {name: torch.cat([tensors[name] for tensors in shared.values()]) for name in ("prototypes", "classes")}
         counts = torch.tensor([len(tensors["classes"]) for tensors in shared.values()])
         return {**union, "owners": torch.tensor([owner_number(site) for site in shared]).repeat_interleave(counts)}
+
+
+def _together(centres: list[Tensor]) -> Tensors:
+    """The prototypes of all classes ``(clusters, channels)``, and the class of each ``(clusters,)``."""
+    counts = torch.tensor([len(means) for means in centres])
+    return {"prototypes": torch.cat(centres), "classes": torch.arange(len(centres)).repeat_interleave(counts)}

@@ -20,6 +20,8 @@ from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Tensors
 from polyclinic.networks.base import SegmentationNetwork
 
+_NEVER_NEGATIVE = (".running_var", ".num_batches_tracked")
+
 
 @component
 class LocalNorm(Component):
@@ -63,10 +65,13 @@ class LocalNorm(Component):
         if not self._shares:
             return ()
         return tuple(
-            Shared(name, tuple(tensor.shape), "norm layer, averaged for unseen sites only", tensor.dtype)
+            Shared(
+                name, tuple(tensor.shape), "norm layer, averaged for unseen sites only", tensor.dtype,
+                at_least=0 if name.endswith(_NEVER_NEGATIVE) else None, squared=name.endswith(_NEVER_NEGATIVE[0]),
+            )
             for name, tensor in network.state_dict().items()
             if name in self._names
-        )
+        )  # fmt: skip
 
     def share(self, site: SiteRound) -> Tensors:
         """The trained norm layers, if unseen sites need their average."""

@@ -34,6 +34,7 @@ from polyclinic.components.toolbox.privacy.coverage import Coverage, coverage_of
 from polyclinic.components.toolbox.privacy.releases import add_release
 from polyclinic.components.toolbox.privacy.report import summary_of
 from polyclinic.components.toolbox.privacy.secret_normals import fingerprint, new_secret, normal
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.exchange.declarations import Shared
 from polyclinic.exchange.messages import Tensors, Update
 from polyclinic.networks.base import SegmentationNetwork
@@ -143,11 +144,18 @@ class Privacy(Component):
     def on_update(self, update: Update) -> Update:
         """Equations 1 and 2, in double precision; what travels is rounded to each tensor's own type."""
         before = {n: self._received[n].cpu().double() for n in self._coverage.names}
+        for name, old in before.items():
+            # Of shapes that only broadcast the noise would be one number for many weights, or many for one.
+            own = update.weights[name].shape
+            if old.shape != own:
+                raise PolyclinicError(
+                    f"privacy: '{name}' came with shape {tuple(old.shape)}, expected {tuple(own)}; nothing leaves."
+                )
         change = clipped({n: update.weights[n].double() - old for n, old in before.items()}, self.settings.clip)
         key = self._register(update, change)
         deviation, weights = self.noise * self.settings.clip, dict(update.weights)
         for name, old in before.items():
-            noisy = old + change[name] + deviation * normal(key, name, tuple(old.shape))
+            noisy = old + change[name] + deviation * normal(key, name, tuple(change[name].shape))
             weights[name] = noisy.to(update.weights[name].dtype)
         releases = torch.tensor([len(self.ledger["releases"])])
         return replace(update, weights=weights, shared=update.shared | {self.name: {"releases": releases}})

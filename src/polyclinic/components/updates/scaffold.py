@@ -101,6 +101,14 @@ class Scaffold(Component):
         size = sum(p.numel() for p in self._controlled(network).values())
         return (Shared("change", (size,), "change of the site's mean gradient (its control variate)"),) if size else ()
 
+    def returns(self, network: SegmentationNetwork) -> tuple[Shared, ...]:
+        """The server's control, and the round of each site's change that is in it."""
+        size = sum(p.numel() for p in self._controlled(network).values())
+        if not size:
+            return ()
+        rows = (Shared(name, ("sites",), f"{name} of the changes", torch.int64) for name in ("owners", "rounds"))
+        return (Shared("control", (size,), "the server's control variate"), *rows)
+
     def _controlled(self, network: SegmentationNetwork) -> dict[str, nn.Parameter]:
         """Parameters that are trained and travel, in one order everywhere."""
         named = dict(network.named_parameters())

@@ -79,7 +79,8 @@ class WeightNoise(Component):
         """Nothing, or in mode ``official`` one number for every tensor that gets noise."""
         if not self._at_server:
             return ()
-        return (Shared("deviations", (len(noisy_names(network)),), "standard deviation of each weight tensor"),)
+        what = "standard deviation of each weight tensor"
+        return (Shared("deviations", (len(noisy_names(network)),), what, at_least=0),)
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """Find the tensors, those of all components among them."""

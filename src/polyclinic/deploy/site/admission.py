@@ -9,10 +9,13 @@ from typing import Any
 
 import torch
 
+from polyclinic.components.base import Component
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.wording import printable_line
 from polyclinic.data.federation import Federation
 from polyclinic.data.sitedata import SiteData
 from polyclinic.deploy.site.privacy_ledger import Spending
+from polyclinic.exchange.broadcast_checks import broadcast_problem
 from polyclinic.exchange.messages import Broadcast, tensor_bytes
 from polyclinic.federation.drawn_images import drawn_rows
 from polyclinic.federation.site_policy import (
@@ -24,6 +27,7 @@ from polyclinic.federation.site_policy import (
     refusal_of_privacy,
 )
 from polyclinic.federation.workspace import Workspace
+from polyclinic.recipe import Recipe
 
 
 class RefusedError(Exception):
@@ -43,6 +47,7 @@ def refusal(workspace: Workspace, policy: Policy, spending: Spending) -> str | N
     return (
         refusal_of_plugins(policy, workspace.recipe.plugins)
         or refusal_of_method(policy, workspace.method.name, workspace.declared())
+        or refusal_of_pictures(workspace)
         or refusal_of_privacy(policy, workspace.components, spending.noises, planned)
         or refusal_of_bytes(policy, tensor_bytes(workspace.initial_exchanged))
     )
@@ -65,11 +70,33 @@ def require_task(federation: Federation, agreed: Mapping[str, Any]) -> None:
         )
 
 
-def require_model(workspace: Workspace, broadcast: Broadcast) -> None:
-    """Raise if a broadcast lacks a weight, which would silently keep its value of the message before."""
+def require_model(workspace: Workspace, broadcast: Broadcast, trains: bool = True) -> None:
+    """Raise if what a broadcast holds is not exactly what this site's own model exchanges and its components take.
+
+    A missing weight would silently keep its value of the message before, one too many replace what the site keeps, and
+    one of another shape would be spread over many, so that a single number of noise is too. A site that only scores may
+    also be given all weights that sites keep, because it may be one that never trained.
+    """
+    expected = {**workspace.initial_exchanged, **({} if trains else workspace.initial_kept)}
     missing = sorted(workspace.exchanged - broadcast.weights.keys())
+    unknown = sorted(broadcast.weights.keys() - expected.keys())
     if missing:
         raise PolyclinicError(f"the server's weights are not those of this model: '{missing[0]}' is missing")
+    if unknown:
+        raise PolyclinicError(
+            f"the server's weights are not those of this model: '{printable_line(unknown[0])}' is not one that this "
+            "method exchanges"
+        )
+    for name, tensor in broadcast.weights.items():
+        wanted = expected[name]
+        if tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
+            raise PolyclinicError(
+                f"the server's weights are not those of this model: '{name}' came as {tensor.dtype} of shape "
+                f"{tuple(tensor.shape)}, expected {wanted.dtype} of shape {tuple(wanted.shape)}"
+            )
+    problem = broadcast_problem(broadcast.shared, workspace.returned())
+    if problem is not None:
+        raise PolyclinicError(f"what the server sends beside the weights does not fit this method: {problem}")
 
 
 def too_few(workspace: Workspace, data: SiteData, policy: Policy) -> str | None:
@@ -94,6 +121,36 @@ def too_few_drawn(workspace: Workspace, data: SiteData, policy: Policy, round_nu
     """Why the steps of a round rest on too few images, or ``None``: the order of images is the server's seed's."""
     if policy.minimum_images == 1:
         return None
-    labelled, others = drawn_rows(workspace, data, round_number)
-    images = {data.images.samples[row].name for row in labelled | others}
-    return refusal_of_counts(policy, len(images), {}, rows=False)
+    last = workspace.recipe.training.local_epochs - 1
+    reason = None
+    for epochs in (None, [last]) if _shares_last_epoch(workspace) else (None,):
+        labelled, others = drawn_rows(workspace, data, round_number, epochs)
+        images = {data.images.samples[row].name for row in labelled | others}
+        reason = reason or refusal_of_counts(policy, len(images), {}, rows=False)
+    return reason
+
+
+def _shares_last_epoch(workspace: Workspace) -> bool:
+    """Whether a component shares numbers of the last local epoch, which may draw fewer images than the round does."""
+    return any(c.rests_on_last_epoch and c.leaves(workspace.network) for c in workspace.components)
+
+
+def refusal_of_pictures(workspace: Workspace) -> str | None:
+    """Why pictures may not leave because nobody can tell of which cases they are, or ``None``."""
+    for component in workspace.components:
+        declared = any(one.pictures_of is not None for one in component.leaves(workspace.network))
+        if declared and type(component).pictures is Component.pictures:
+            return f"{component.name} does not say which images its pictures are means of (pictures)"
+    return None
+
+
+def require_round(recipe: Recipe, broadcast: Broadcast) -> None:
+    """Raise for a round that the recipe has not.
+
+    Beyond the last round a schedule of the learning rate may be 0 or below, and then an update rests on fewer images
+    than were drawn for it.
+    """
+    if not 0 <= broadcast.round < recipe.training.rounds:
+        raise PolyclinicError(
+            f"the server asks for round {broadcast.round}, and the recipe has rounds 0 to {recipe.training.rounds - 1}"
+        )

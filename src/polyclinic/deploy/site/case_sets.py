@@ -2,14 +2,15 @@
 
 A server chooses seeds, shares and label budgets. The difference of two updates, or of two mean scores, over sets that
 differ in one case is about that case. So a set is refused that differs in fewer than ``minimum_images`` cases from one
-of the same kind that was answered for before, in whatever run; the same set again tells nothing new and is free.
+of the same kind that was answered for before, in whatever run; the same set again tells nothing new and is free. Means
+of pictures are exact, so a group of cases behind one must be that of before, or share no case with any.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -31,6 +32,7 @@ _KINDS = {
     "drawn-labelled": "labelled training cases that a round draws",
     "scored": "scored cases",
 }
+_PICTURES = "pictures"
 _RESET = (
     "the hospital can remove case_sets.json from the site's home, after which the site has forgotten what it answered "
     "for, and answers of before and after can be subtracted"
@@ -38,6 +40,8 @@ _RESET = (
 
 Sets = dict[str, frozenset[str]]
 """Sets of marks, one a case, by the kind of use."""
+Groups = Sequence[frozenset[str]]
+"""Sets of marks, one a picture."""
 
 
 class CaseSets:
@@ -68,6 +72,31 @@ class CaseSets:
         """
         return {f"scored {name}".strip(): self._marks(scored) for name, scored in samples.items() if scored}
 
+    def of_pictures(self, workspace: Workspace, data: SiteData) -> Groups:
+        """The cases behind each picture that the method lets out."""
+        samples = data.images.samples
+        return [
+            self._marks(samples[row] for row in group)
+            for component in workspace.components
+            for group in component.pictures(data)
+        ]
+
+    def check_pictures(self, groups: Groups) -> None:
+        """Refuse a group that has a case of one whose mean left before, unless it is that same group.
+
+        Of two means over groups that overlap in part the difference is about the few cases that are in one of them
+        alone; and of many means single images can be solved for. Groups of one method never share an image.
+        """
+        earlier = set(self._read().get(_PICTURES, ()))
+        known = {mark[:_HALF] for group in earlier for mark in group}
+        for group in groups:
+            if group not in earlier and known & {mark[:_HALF] for mark in group}:
+                raise RefusedError(
+                    f"a mean of pictures of {len(group)} cases would overlap with an earlier one of other cases, and "
+                    "single pictures can be computed from such means; ask with the images, seed, split, folds and "
+                    'label budget of before, or let the site write split = "own" into its policy'
+                )
+
     def check(self, sets: Sets, minimum: int) -> None:
         """Refuse sets that differ from a remembered one in at least one and fewer than ``minimum`` cases."""
         remembered = self._read()
@@ -77,13 +106,14 @@ class CaseSets:
                 if 0 < len(different) < minimum:
                     raise RefusedError(_sentence(kind, len(marks), len(earlier), len(different), minimum))
 
-    def remember(self, sets: Sets) -> None:
-        """Add sets to the file, before what rests on them leaves."""
+    def remember(self, sets: Sets, pictures: Groups = ()) -> None:
+        """Add sets, and groups behind pictures, to the file, before what rests on them leaves."""
         remembered = self._read()
-        new = {kind: marks for kind, marks in sets.items() if marks not in remembered.get(kind, ())}
+        used = [*sets.items(), *((_PICTURES, group) for group in pictures)]
+        new = [(kind, marks) for kind, marks in used if marks not in remembered.get(kind, ())]
         if not new:
             return
-        for kind, marks in new.items():
+        for kind, marks in new:
             remembered.setdefault(kind, []).append(marks)
         table = {kind: ["".join(sorted(marks)) for marks in known] for kind, known in remembered.items()}
         content = json.dumps({"secret": self._mark("secret"), "sets": table}).encode()

@@ -19,6 +19,7 @@ from polyclinic.deploy.site.admission import (
     refusal,
     refuse,
     require_model,
+    require_round,
     require_task,
     task_of,
     too_few,
@@ -141,14 +142,15 @@ class RequestHandler:
             return description
         refuse(refusal(opened.workspace, policy, self._spending(policy, request.run)))
         require_task(opened.federation, request.task)
-        require_model(opened.workspace, request.broadcast)
+        require_model(opened.workspace, request.broadcast, trains=request.act == "train")
+        require_round(opened.recipe, request.broadcast)
         run_recipe.remember(asked)
         run = self.home / "runs" / request.run
         part = opened.part(request.part, policy)
         self._require_same_split(part, run / request.part / "split.mark")
         data = opened.data(part, policy, request.run)
         # The server of sites elsewhere has a round's checkpoint on disk before it asks for the next.
-        site = Site(data, SiteStore(run / request.part, newest=3))
+        site = Site(data, SiteStore(run / request.part, newest=3), policy.minimum_images)
         if request.act == "evaluate":
             require_spacing(data, opened.recipe)
             scores = site.evaluate(opened.workspace, request.broadcast, request.split, request.detailed)
@@ -163,8 +165,10 @@ class RequestHandler:
         # A site with a minimum of 1 lets single cases out: it compares nothing, and remembers nothing.
         compares = policy.minimum_images > 1
         used = sets.of_training(opened.workspace, data, request.broadcast.round) if compares else {}
+        pictures = sets.of_pictures(opened.workspace, data) if compares else []
         refuse(too_few_drawn(opened.workspace, data, policy, request.broadcast.round))
         sets.check(used, policy.minimum_images)
+        sets.check_pictures(pictures)
         update = site.train(opened.workspace, request.broadcast)
         if privacy_of(opened.workspace.components) is not None:
             ledger = site.store.ledgers().get("privacy", {})
@@ -172,7 +176,7 @@ class RequestHandler:
         # A repeated round gives the update of before and spends nothing; only now does the ledger tell.
         self._check_privacy(opened, policy, request, will_release=False)
         refuse(refusal_of_bytes(policy, update.bytes))
-        sets.remember(used)
+        sets.remember(used, pictures)
         return update
 
     def _case_sets(self) -> CaseSets:

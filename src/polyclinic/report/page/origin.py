@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.recipe.files import load_recipe
 from polyclinic.report.page.results import Results
+from polyclinic.runs.folder import RunFolder
 
 
 def commands(results: Results) -> list[str]:
@@ -27,10 +29,8 @@ def commands(results: Results) -> list[str]:
         words = ["ablate", "recipe.toml", "--method", str(plan["method"]), "--components", components, "--seeds", seeds]
     else:
         words = ["compare", "recipe.toml", *methods]
-    made, again = (
-        shlex.join(["polyclinic", *part]) for part in ([*words, "--out", f"{name}-again"], ["report", f"{name}-again"])
-    )
-    return [made, again]
+    shown = ["report", f"{name}-again", *(["--plugins"] if plugins(results) else [])]
+    return [shlex.join(["polyclinic", *part]) for part in ([*words, "--out", f"{name}-again"], shown)]
 
 
 def recipe_text(results: Results) -> str:
@@ -46,6 +46,19 @@ def plugins(results: Results) -> list[str]:
     """The files that the recipe names beside itself: without them it cannot be run."""
     named = results.first.recipe.get("plugins", [])
     return [Path(str(name)).name for name in named] if isinstance(named, list) else []
+
+
+def refused_plugins(results: Results) -> str:
+    """Why plugins of these runs do not run here unless they are allowed to; empty where there are none."""
+    from polyclinic.methods.registry import load_plugins  # takes PyTorch, which takes seconds
+
+    try:
+        for run in (run for grid in results.grids for run in grid.runs):
+            if run.recipe.get("plugins"):
+                load_plugins(load_recipe(RunFolder(run.folder).recipe_file).plugins, allowed=False)
+    except PolyclinicError as error:
+        return str(error)
+    return ""
 
 
 def versions(results: Results) -> list[tuple[str, str]]:

@@ -31,6 +31,7 @@ class ClassMeans:
         self.weights = torch.zeros(classes, device=device)
         self.pixels = torch.zeros(classes, dtype=torch.long, device=device)
         self.by_batch = by_batch
+        self.cases: list[set[int]] = [set() for _ in range(classes)]
 
     def add(self, sums: Tensor, counts: Tensor) -> None:
         """One batch: ``sums`` ``(class, channels)`` and ``counts`` ``(class,)``."""
@@ -38,6 +39,16 @@ class ClassMeans:
         present = (counts > 0).to(sums.dtype)
         self.sums += sums / counts.clamp_min(1)[:, None] if self.by_batch else sums
         self.weights += present if self.by_batch else counts
+
+    def note_cases(self, cases: Tensor, counts: Tensor) -> None:
+        """One batch: the numbers of the images' cases ``(batch,)`` and the pixels of each class in them."""
+        for row, number in counts.cpu().nonzero().tolist():
+            self.cases[number].add(int(cases[row]))
+
+    def forget_few(self, minimum: int) -> None:
+        """Make a class of fewer than ``minimum`` cases one that was never seen."""
+        few = torch.tensor([len(cases) < minimum for cases in self.cases], device=self.sums.device)
+        self.sums[few], self.weights[few], self.pixels[few] = 0.0, 0.0, 0
 
     def result(self) -> Tensor:
         """``(class, channels)``; zeros for a class that was never seen."""
@@ -96,8 +107,22 @@ class PrototypeComponent(Component, ABC):
             Shared(name, (classes, channels), "mean embedding of each class, zeros if absent", prototypes=True)
             for name, channels in streams.items()
         )
-        counts = (Shared(f"{name}_pixels", (classes,), "pixels of each class", torch.int64) for name in streams)
+        what = "pixels of each class"
+        counts = (Shared(f"{name}_pixels", (classes,), what, torch.int64, at_least=0) for name in streams)
         return (*vectors, *counts)
+
+    def returns(self, network: SegmentationNetwork) -> tuple[Shared, ...]:
+        """The global prototypes of each stream, and their classes."""
+        classes = len(self.context.task.classes)
+        streams = self.channels(network) if self.on else {}
+        return tuple(
+            one
+            for name, channels in streams.items()
+            for one in (
+                Shared(name, (f"prototypes of {name}", channels), "global prototypes"),
+                Shared(f"{name}_classes", (f"prototypes of {name}",), "class of each", torch.int64, below=classes),
+            )
+        )
 
     def receive(self, site: SiteRound, shared: Mapping[str, Tensor]) -> None:
         """Take the global prototypes and start empty means."""
@@ -115,13 +140,16 @@ class PrototypeComponent(Component, ABC):
         with torch.autocast(step.images.device.type, enabled=False):
             views = self.views(step)
             if step.last_epoch:
-                step.once(f"{self.name}/collected", lambda: self._collect(views))
+                step.once(f"{self.name}/collected", lambda: self._collect(step, views))
             return self._terms(views) if aligned else {}
 
     @torch.no_grad()
-    def _collect(self, views: dict[str, View]) -> None:
+    def _collect(self, step: Step, views: dict[str, View]) -> None:
+        classes = len(self.context.task.classes)
         for name, view in views.items():
-            self._means[name].add(*view.class_sums(len(self.context.task.classes)))
+            self._means[name].add(*view.class_sums(classes))
+            if step.site.minimum_images > 1 and step.indices is not None:
+                self._means[name].note_cases(step.site.case_numbers(step.indices), view.image_counts(classes))
 
     def _terms(self, views: dict[str, View]) -> dict[str, Tensor]:
         scale = self.weight / len(views)
@@ -133,8 +161,10 @@ class PrototypeComponent(Component, ABC):
                 terms[key] = terms[key] + scale * value if key in terms else scale * value
         return terms
 
-    def share(self, site: SiteRound) -> Tensors:  # noqa: ARG002
-        """The class means and their counts."""
+    def share(self, site: SiteRound) -> Tensors:
+        """The class means and their counts; none of a class of too few cases for the site's policy."""
+        for means in self._means.values() if site.minimum_images > 1 else ():
+            means.forget_few(site.minimum_images)
         vectors = {name: means.result() for name, means in self._means.items()}
         return vectors | {f"{name}_pixels": means.pixels for name, means in self._means.items()}
 

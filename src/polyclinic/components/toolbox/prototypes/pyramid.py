@@ -104,6 +104,10 @@ class PyramidView:
         weights = onehot.to(self.slots[0].level.dtype)
         return torch.cat([slot.class_sums(weights, counts.to(weights.dtype)) for slot in self.slots], dim=1), counts
 
+    def image_counts(self, classes: int) -> Tensor:
+        """Pixels of each class in each image ``(batch, class)``."""
+        return F.one_hot(self._labels.flatten(1), classes).sum(1)
+
 
 def _positions(size: Size) -> int:
     return int(torch.Size(size).numel())

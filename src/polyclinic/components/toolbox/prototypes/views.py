@@ -28,6 +28,9 @@ class View(Protocol):
     def class_sums(self, classes: int) -> tuple[Tensor, Tensor]:
         """Sum of the embeddings of each class ``(class, channels)``, and the number of its pixels ``(class,)``."""
 
+    def image_counts(self, classes: int) -> Tensor:
+        """The number of pixels of each class in each image ``(batch, class)``."""
+
 
 class MapView:
     """One feature map ``(batch, channel, *spatial)`` with labels ``(batch, *any)`` brought to it.
@@ -72,3 +75,7 @@ class MapView:
         onehot = F.one_hot(self._labels, classes) if self._counts is None else self._counts
         sums = onehot.to(self.features.dtype).transpose(1, 2) @ self.features.transpose(1, 2)
         return sums, onehot.sum(1)
+
+    def image_counts(self, classes: int) -> Tensor:
+        """Pixels of each class in each image ``(batch, class)``."""
+        return (F.one_hot(self._labels, classes) if self._counts is None else self._counts).sum(1)

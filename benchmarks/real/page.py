@@ -83,6 +83,8 @@ class Page:
                 _spread(grids[cells[c][0]].scores(data, folder, cells[c][1])) if c in cells else "" for c in columns
             ]
             rows.append([title, *found])
+        if not any(cell for _, *found in rows[1:] for cell in found):
+            return []
         return [f"## {self.overall_title}", "", markdown_table(rows), "", "Test Dice in %, mean over sites.", ""]
 
 

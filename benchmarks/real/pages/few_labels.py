@@ -46,10 +46,10 @@ FEW_LABELS = Page(
             f"steps-{20 * steps}",
             f"How many steps: {20 * steps} at each site",
             "slices",
-            _BOUNDS[:2],
+            rows,
             seeds=(100,),
             changes={**_FEW, "data.labelled": 6, "federation": "cardiac_lv", "training.steps_per_epoch": steps},
-        ) for steps in (12, 40)),
+        ) for steps, rows in ((12, _BOUNDS[:2]), (40, _MOST))),
         *(Grid(
             f"{name}-{labelled}",
             f"{title}, {labelled} labelled images a site",

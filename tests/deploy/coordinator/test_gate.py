@@ -389,7 +389,7 @@ def test_the_gate_is_outermost_in_the_flower_that_is_installed(monkeypatch: pyte
     monkeypatch.setenv(SITES_FILE, "sites.json")
     monkeypatch.setenv("FLWR_INTERNAL_GRPC_CONTROL_API", "1")
     module.main()
-    assert started == [(("app",), {"http": BoundedConnection})]
+    assert started == [(("app",), {"http": BoundedConnection, "proxy_headers": False})]
     assert "FLWR_INTERNAL_GRPC_CONTROL_API" not in os.environ
 
 

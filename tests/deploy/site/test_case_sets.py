@@ -68,8 +68,9 @@ def attacker(tmp_path: Path, federation: Path, policy: str = "", **sections: Any
 def assert_refused(reply: Message, *words: str) -> None:
     reason = reason_of(reply)
     assert reason.startswith("refused: the ")
-    for word in (*words, "(minimum_images)", 'split = "own"'):
+    for word in (*words, "(minimum_images)"):
         assert word in reason
+    assert ("let a round draw all cases" if "draws" in reason else 'split = "own"') in reason
     assert "case0" not in reason
 
 
@@ -116,6 +117,22 @@ def test_updates_over_batches_that_differ_in_an_image_cannot_be_subtracted(tmp_p
         server.ask("train", training={"batch_size": 9}), "the 9 training cases that a round draws differ in 1 case"
     )
     assert isinstance(server.ask("train", training={"batch_size": 13}), Update)
+
+
+def test_a_run_whose_next_round_would_be_refused_is_refused_before_anything_leaves(
+    tmp_path: Path, thirty: Path
+) -> None:
+    """A round draws 16 of 18 training cases: a site that had trained one such round could not train all 18 later."""
+    server = attacker(tmp_path, thirty, training={"steps_per_epoch": 2, "rounds": 3})
+    assert_refused(
+        server.ask("train", training={"batch_size": 8}),
+        "the 16 of 18 training cases that this round draws",
+        "differ in",
+    )
+    whole = {"batch_size": 9, "steps_per_epoch": 2, "rounds": 3}
+    assert isinstance(server.ask("train", training=whole), Update), "nothing has left, so nothing stands in its way"
+    single = attacker(tmp_path / "other", thirty, training={"steps_per_epoch": 2, "rounds": 1})
+    assert isinstance(single.ask("train", training={"batch_size": 8}), Update), "there is no next round"
 
 
 def test_folds_with_enough_cases_train_validate_and_test(tmp_path: Path, sixty: Path) -> None:

@@ -33,6 +33,7 @@ _KINDS = {
     "scored": "scored cases",
 }
 _PICTURES = "pictures"
+_DRAW_ALL = "let a round draw all cases of the site: give training.steps_per_epoch a larger number, or leave it out"
 _RESET = (
     "the hospital can remove case_sets.json from the site's home, after which the site has forgotten what it answered "
     "for, and answers of before and after can be subtracted"
@@ -105,6 +106,23 @@ class CaseSets:
                 different = {mark[:_HALF] for mark in marks ^ earlier}
                 if 0 < len(different) < minimum:
                     raise RefusedError(_sentence(kind, len(marks), len(earlier), len(different), minimum))
+
+    def check_next_round(self, workspace: Workspace, data: SiteData, sets: Sets, number: int, minimum: int) -> None:
+        """Refuse a round of which the next would have to be refused because it draws nearly the same cases.
+
+        Else a site would train one round, and then neither this run nor one that draws all cases.
+        """
+        if number + 1 >= workspace.recipe.training.rounds:
+            return
+        following = self.of_training(workspace, data, number + 1)
+        for kind, every in (("drawn", "training"), ("drawn-labelled", "labelled")):
+            different = {mark[:_HALF] for mark in sets[kind] ^ following[kind]}
+            if 0 < len(different) < minimum:
+                raise RefusedError(
+                    f"the {len(sets[kind])} of {len(sets[every])} {_KINDS[every]} that this round draws and those of "
+                    f"the next would differ in {len(different)}, and the site's policy asks for {minimum} "
+                    f"(minimum_images); {_DRAW_ALL}"
+                )
 
     def remember(self, sets: Sets, pictures: Groups = ()) -> None:
         """Add sets, and groups behind pictures, to the file, before what rests on them leaves."""
@@ -184,9 +202,14 @@ def _split(text: str) -> frozenset[str]:
 def _sentence(kind: str, asked: int, earlier: int, different: int, minimum: int) -> str:
     cases = "1 case" if different == 1 else f"{different} cases"
     what = _KINDS.get(kind) or f"cases {kind}"
+    remedy = (
+        f"ask with the seed, split, folds, label budget and steps of before, or {_DRAW_ALL}"
+        if kind.startswith("drawn")
+        else "ask with the seed, split, folds, label budget and steps of before, or let the site write split = "
+        '"own" into its policy'
+    )
     return (
         f"the {asked} {what} differ in {cases} from the {earlier} of an earlier answer, and the site's policy asks for "
-        f"{minimum} (minimum_images), because the difference of two such answers is about these cases alone; ask with "
-        "the seed, split, folds, label budget and steps of before, or let the site write split = "
-        f'"own" into its policy; a site with new images takes part again when {minimum} cases or more are new'
+        f"{minimum} (minimum_images), because the difference of two such answers is about these cases alone; {remedy}; "
+        f"a site with new images takes part again when {minimum} cases or more are new"
     )

@@ -169,6 +169,8 @@ class RequestHandler:
         refuse(too_few_drawn(opened.workspace, data, policy, request.broadcast.round))
         sets.check(used, policy.minimum_images)
         sets.check_pictures(pictures)
+        if compares:
+            sets.check_next_round(opened.workspace, data, used, request.broadcast.round, policy.minimum_images)
         update = site.train(opened.workspace, request.broadcast)
         if privacy_of(opened.workspace.components) is not None:
             ledger = site.store.ledgers().get("privacy", {})

@@ -32,6 +32,18 @@ def test_a_folder_and_a_file_get_masks(finished: Finished, tiny_federation: Path
     assert set(np.unique(one)) <= {0, 1}
 
 
+def test_a_folder_that_cannot_be_made_is_said_before_any_work(
+    finished: Finished, tiny_federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setattr("polyclinic.runs.predict._carry_out", lambda *_: pytest.fail("hours of work for nothing"))
+    for out in (tmp_path / "file", tmp_path / "file" / "masks"):
+        done = call("predict", finished(), tiny_federation / "south", "-o", out)
+        assert (done.code, done.out) == (2, "")
+        assert f"{out}: cannot be written" in done.err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_the_model_can_be_chosen(finished: Finished, tiny_federation: Path, tmp_path: Path) -> None:
     run = shutil.copytree(finished("fedavg", "training.select=best"), tmp_path / "run")
     best = run / "checkpoints" / "all" / "best.safetensors"

@@ -11,6 +11,7 @@ from shutil import disk_usage
 from tempfile import TemporaryDirectory
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import make_folder
 from polyclinic.core.wording import counted, readable_bytes
 from polyclinic.data.federation import Federation, item_header
 from polyclinic.data.own_intensity import with_own_intensity
@@ -115,6 +116,8 @@ def make_masks(
         outcome = Outcome(out, task.classes, skipped=skipped, failed=dict(found.problems))
         if not wanted:
             return outcome
+        new = not out.exists()
+        make_folder(out)  # now, and not after hours of work
         if probabilities:
             _warn_of_size(wanted, out, len(task.classes), warn)
         chosen = {"run": run, "site": site, "part": part, "model": model}
@@ -130,6 +133,9 @@ def make_masks(
         except BaseException:  # the processes are gone, and what they were writing is not
             remove_parts(out, wanted)
             raise
+        finally:
+            if new and not any(out.iterdir()):
+                out.rmdir()
         for one, problem in zip(wanted, problems, strict=True):
             # The list of a series' files lies in a folder that nobody has ever seen.
             outcome.add(one, problem and problem.replace(scratch, str(images)))

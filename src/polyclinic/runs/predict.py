@@ -148,7 +148,7 @@ def _recording(out: Path, about: dict[str, str], progress: Progress) -> Progress
 
     def told(done: int, total: int) -> None:
         nonlocal recorded
-        if done and not recorded and out.is_dir():
+        if done and not recorded and any(out.iterdir()):
             record_model(out, about)
             recorded = True
         progress(done, total)

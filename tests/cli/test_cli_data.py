@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,16 @@ def test_warnings_exit_with_0_and_errors_with_2(folder: Path) -> None:
     assert Path("here.png").is_file()
 
 
+def test_a_file_that_is_no_sheet_is_kept_and_said_before_images_are_read(folder: Path) -> None:
+    Path("recipe.toml").write_text("seed = 1")
+    result = runner.invoke(app, ["check", str(folder), "--sheet", "recipe.toml"])
+    assert isinstance(result.exception, PolyclinicError)
+    assert str(result.exception).startswith("recipe.toml: is there already and no contact sheet")
+    assert result.stdout == ""
+    assert Path("recipe.toml").read_text() == "seed = 1"
+    assert runner.invoke(app, ["check", str(folder), "--sheet", "recipe.toml", "--no-sheet"]).exit_code == 0
+
+
 def test_json_is_all_that_goes_to_stdout(folder: Path) -> None:
     (folder / "hospital-b/images/case-001.nii.gz").write_bytes(b"broken")
     result = runner.invoke(app, ["check", str(folder), "--json", "--no-sheet"])
@@ -64,6 +75,18 @@ def test_json_is_all_that_goes_to_stdout(folder: Path) -> None:
     assert len(report["sites"]) == 6
     assert [problem["site"] for problem in report["problems"]] == ["hospital-b"]
     assert report["sheet"] is None
+
+
+def test_classes_that_nothing_declares_are_not_made_up(folder: Path) -> None:
+    (folder / "federation.toml").unlink()
+    (folder / "empty").mkdir()
+    result = runner.invoke(app, ["check", str(folder), "--no-sheet"])
+    assert result.exit_code == 2
+    assert result.stdout.splitlines()[0].endswith("; classes 0 background, 1 class 1")
+    for labels in folder.glob("*/labels"):
+        shutil.rmtree(labels)
+    first = runner.invoke(app, ["check", str(folder), "--no-sheet"]).stdout.splitlines()[0]
+    assert first.endswith("; classes unknown")
 
 
 def test_site_names_are_no_markup(folder: Path) -> None:
@@ -134,11 +157,31 @@ def test_the_cache_is_listed_and_emptied(folder: Path, tmp_path: Path, monkeypat
     about = json.loads(runner.invoke(app, ["cache", "--json"]).stdout)
     assert len(about["entries"]) == 2
     assert about["bytes"] == sum(entry["bytes"] for entry in about["entries"]) > 1000
+    (tmp_path / "elsewhere").mkdir()
     other = runner.invoke(app, ["cache", str(tmp_path / "elsewhere"), "--clear"])
     assert other.stdout == f"Removed 0 B from {tmp_path / 'elsewhere'}.\n"
+    assert runner.invoke(app, ["cache", str(prepared)]).stdout.splitlines() == lines
     assert len(list(prepared.glob("*.safetensors"))) == 2
     with next(prepared.glob("labels-*")).open("rb") as used:
         shared_lock(used.fileno())
         assert runner.invoke(app, ["cache", "--clear"]).stdout.endswith("; 1 is in use and stays.\n")
     assert json.loads(runner.invoke(app, ["cache", "--clear", "--json"]).stdout)["removed"] > 0
     assert list(prepared.glob("*.safetensors")) == []
+
+
+@pytest.mark.parametrize("clear", [[], ["--clear"]])
+def test_a_folder_that_is_no_cache_is_left_alone(tmp_path: Path, clear: list[str]) -> None:
+    model = tmp_path / "run" / "checkpoints" / "all" / "server.safetensors"
+    model.parent.mkdir(parents=True)
+    model.write_bytes(b"a model")
+    advice = "give a folder that data.cache names, or none for that of polyclinic."
+    for folder, words in {
+        tmp_path / "nosuch": "no such folder",
+        model: "cannot be read as a folder (Not a directory)",
+        model.parent: "no folder of prepared images, as it holds server.safetensors",
+        tmp_path / "run": "no folder of prepared images, as it holds checkpoints",
+    }.items():
+        error = runner.invoke(app, ["cache", str(folder), *clear]).exception
+        assert isinstance(error, PolyclinicError)
+        assert str(error) == f"{folder}: {words}; {advice}"
+    assert model.read_bytes() == b"a model"

@@ -62,7 +62,7 @@ def test_bad_input_gets_a_sentence(run: Path, tmp_path: Path) -> None:
         return done.err
 
     assert "no such folder" in wrong(tmp_path / "none")
-    assert "neither a run" in wrong(tmp_path)
+    assert "holds no run" in wrong(tmp_path)
     assert "--metric nonsense: not measured here" in wrong(run, "--metric", "nonsense", "--no-pictures")
     assert "leave it out" in wrong(run, "--reference", "fedbn")
     (tmp_path / "thesis.html").write_text("mine")

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyclinic.core.machine import available_cores, keep_freed_memory, prepare_process, visible_gpus
+from polyclinic.core.machine import (
+    available_cores,
+    device_problem,
+    keep_freed_memory,
+    prepare_process,
+    visible_gpus,
+)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="page faults are counted on Linux only")
@@ -108,3 +114,13 @@ def test_gpus_keep_the_names_that_they_were_given(
     if named is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     assert visible_gpus() == expected
+
+
+def test_a_device_that_cannot_compute_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert [device_problem(name) for name in ("cpu", "cuda", "cuda:0")] == ["", "", ""]
+    assert device_problem("cuda:1") == "this machine has 1 usable CUDA device"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert device_problem("cuda") == "this machine has 0 usable CUDA devices"
+    assert "kuda" in device_problem("kuda")
+    assert device_problem("meta")

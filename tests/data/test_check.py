@@ -219,6 +219,21 @@ def test_undeclared_classes_are_taken_from_the_labels(folder: Path) -> None:
     assert report.rows[1].classes == ("background", "class 1")
 
 
+def test_classes_that_nothing_declares_are_those_that_labels_hold(folder: Path) -> None:
+    (folder / "federation.toml").unlink()
+    (folder / "empty").mkdir()  # the federation does not open, so that nothing is inferred
+    mask(folder / "north/labels/p1.png", value=4)
+    report = check_federation(folder)
+    assert report.errors
+    assert report.classes == {0: "background", 1: "class 1", 4: "class 4"}
+    assert report.as_dict()["task"]["classes"] == ["background", "class 1", "class 4"]
+    for site in ("north", "south"):
+        shutil.rmtree(folder / site / "labels")
+    assert check_federation(folder).classes == {}
+    (folder / "federation.toml").write_text('classes = ["background", "organ", "tumour"]\n')
+    assert check_federation(folder).classes == {0: "background", 1: "organ", 2: "tumour"}
+
+
 def test_progress_counts_every_image(folder: Path) -> None:
     (folder / "north/images/p0.png").write_bytes(b"")
     calls: list[tuple[int, int]] = []

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import nibabel
@@ -62,9 +63,49 @@ def test_nothing_readable_writes_nothing(tmp_path: Path) -> None:
 
 def test_a_path_that_cannot_be_written_gets_a_sentence(tmp_path: Path) -> None:
     write_demo("nuclei", tmp_path / "f", size=16, cases=1)
-    (tmp_path / "taken").mkdir()
+    (tmp_path / "file").write_text("")
     with pytest.raises(PolyclinicError, match="cannot be written"):
-        contact_sheet(open_federation(tmp_path / "f"), tmp_path / "taken")
+        contact_sheet(open_federation(tmp_path / "f"), tmp_path / "file" / "s.png")
+
+
+def test_nothing_but_a_contact_sheet_is_replaced(tmp_path: Path) -> None:
+    write_demo("nuclei", tmp_path / "f", size=16, cases=1)
+    federation = open_federation(tmp_path / "f")
+    (tmp_path / "recipe.toml").write_text("seed = 1")
+    (tmp_path / "link").symlink_to(tmp_path / "f")
+    (tmp_path / "nowhere.png").symlink_to(tmp_path / "gone")
+    os.mkfifo(tmp_path / "pipe")
+    image = tmp_path / "f/hospital-a/images/case-001-1.png"
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(image.read_bytes()[:20])
+    for path in (tmp_path / "recipe.toml", image, cut, tmp_path / "nowhere.png", tmp_path / "pipe"):
+        with pytest.raises(PolyclinicError, match="is there already and no contact sheet of polyclinic; choose"):
+            contact_sheet(federation, path)
+    for path in (tmp_path / "f", tmp_path / "link"):
+        with pytest.raises(PolyclinicError, match="is a folder; name a file for the contact sheet, such as"):
+            contact_sheet(federation, path)
+    assert (tmp_path / "recipe.toml").read_text() == "seed = 1"
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_contact_sheet_says_so_and_may_be_replaced(tmp_path: Path) -> None:
+    write_demo("nuclei", tmp_path / "f", size=16, cases=1)
+    federation = open_federation(tmp_path / "f")
+    for _ in range(2):
+        contact_sheet(federation, tmp_path / "s.png")
+    with Image.open(tmp_path / "s.png") as sheet:
+        assert sheet.info["Software"] == "polyclinic contact sheet"
+
+
+def test_the_default_sheet_of_an_earlier_version_may_be_replaced(tmp_path: Path) -> None:
+    """It has no mark, but the resolution of all sheets and no text."""
+    write_demo("nuclei", tmp_path / "f", size=16, cases=1)
+    federation, plain = open_federation(tmp_path / "f"), Image.new("RGBA", (8, 8))
+    plain.save(tmp_path / "contact-sheet.png", dpi=(120, 120))
+    contact_sheet(federation, tmp_path / "contact-sheet.png")
+    plain.save(tmp_path / "contact-sheet.png")
+    with pytest.raises(PolyclinicError, match="no contact sheet"):
+        contact_sheet(federation, tmp_path / "contact-sheet.png")
 
 
 @pytest.mark.parametrize("codes", ["RAS", "LPS", "PIR", "SAL"])

@@ -18,9 +18,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.data import cache_entry, prepared_cache
 from polyclinic.data.cache_entry import Block, CacheUnusableError, FileTarget, Layout
-from polyclinic.data.prepared_cache import PreparedCache, cache_of, default_cache_folder, remove_unused
+from polyclinic.data.prepared_cache import PreparedCache, cache_of, default_cache_folder, named_cache, remove_unused
 from polyclinic.recipe import DataSettings
 
 SIZE = 100  # floats of an entry
@@ -284,3 +285,16 @@ def test_the_recipe_names_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (default.folder, default.limit) == (default_cache_folder(), 20e9) == (tmp_path / "prepared", 20e9)
     assert (own.folder, own.limit) == (tmp_path / "home/own", 3e6)
     assert cache_of(DataSettings(cache="off")) is None
+
+
+def test_a_folder_that_a_person_named_holds_nothing_but_a_cache(tmp_path: Path) -> None:
+    key = "0123456789abcdef" * 2
+    (tmp_path / "hashes").mkdir()
+    for name in (f"images-{key}.safetensors", f".labels-{key}.safetensors.part", ".DS_Store"):
+        (tmp_path / name).write_bytes(b"")
+        assert named_cache(tmp_path).folder == tmp_path
+    for name in ("best.safetensors", f"images-{key}.png", "images-of-mine.safetensors"):
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(PolyclinicError, match=f"no folder of prepared images, as it holds {name}"):
+            named_cache(tmp_path)
+        (tmp_path / name).unlink()

@@ -67,10 +67,31 @@ def test_an_impossible_value(recipe: Path) -> None:
     refused(run(recipe, "--set", "training.rounds=0"), "training.rounds = 0", "greater than or equal to 1")
 
 
+def test_a_quorum_that_no_round_can_reach(recipe: Path) -> None:
+    refused(
+        run(recipe, "--set", "training.quorum=1.5"),
+        "training.quorum: it must be a share up to 1, or a whole number of sites.",
+    )
+    words = ("training.quorum = 3", "a round has 2 sites", "give at most 2, or a share up to 1")
+    refused(run(recipe, "--set", "training.quorum=3"), *words)
+    refused(run(recipe, "--set", "training.quorum=3", "--engine", "flower", "--set", "data.size=[16,16]"), *words)
+    left_out = ("--set", "protocol.kind=leave-one-site-out", "--set", "training.quorum=2")
+    refused(run(recipe, *left_out), "a round has 1 site", "give a share up to 1")
+    assert not (recipe.parent / "run").exists()
+    server = ("server", recipe, "--insecure", "--out", recipe.parent / "run", "--set", "data.size=[16,16]")
+    refused(call(*server, "--sites", "a,b", "--set", "training.quorum=3"), *words)
+    assert run(recipe, "--set", "training.quorum=3", "--method", "central").code == 0, "it has no sites"
+
+
 def test_a_recipe_that_is_no_recipe(recipe: Path) -> None:
     refused(call("run", "demo-nucleii"), "demo-nucleii: neither a recipe file nor", "did you mean 'demo-nuclei'?")
     recipe.write_text("federation = \n")
     refused(run(recipe), "recipe.toml: not a readable TOML file", "line 1")
+
+
+def test_a_network_that_does_not_fit_into_memory(recipe: Path) -> None:
+    refused(run(recipe, "--set", "network.width=10000000000"), "network.width = 10000000000", "too large", "smaller")
+    assert not (recipe.parent / "run").exists()
 
 
 def test_a_missing_federation(recipe: Path, tmp_path: Path) -> None:
@@ -154,6 +175,49 @@ def test_an_unreadable_checkpoint(recipe: Path, damage: bytes | None) -> None:
 def test_a_folder_that_already_holds_a_run(recipe: Path) -> None:
     assert run(recipe).code == 0
     refused(run(recipe), f"{recipe.parent / 'run'}: already holds a run", "--resume", "--out")
+
+
+GRID = ("--methods", "fedavg", "--seeds", "1", "--jobs", "1")
+VARIED = ("--vary", "training.lr=0.01,0.02")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_a_folder_that_holds_another_kind_of_results(recipe: Path, federation: Path) -> None:
+    out = {kind: recipe.parent / kind for kind in ("run", "grid", "study")}
+    commands: dict[str, tuple[object, ...]] = {
+        "run": ("run", recipe),
+        "grid": ("compare", recipe, *GRID),
+        "study": ("study", recipe, *VARIED, *GRID),
+    }
+    for kind, command in commands.items():
+        assert call(*command, "--out", out[kind]).code == 0
+    before = {kind: contents(folder) for kind, folder in out.items()}
+    words = {"run": "a single run", "grid": "a comparison", "study": "a study"}
+    for kind, command in {**commands, "ablate": ("ablate", recipe, "-m", "fedprox", "--seeds", "1")}.items():
+        for other in out.keys() - {kind} - ({"grid"} if kind == "ablate" else set()):
+            refused(call(*command, "--out", out[other]), f"{out[other]}: holds {words[other]}", "--out")
+        refused(call(*command, "--out", federation), f"{federation}: is a folder of images", "--out")
+    server = ("server", recipe, "--insecure", "--sites", "north", "--set", "data.size=[16,16]")
+    for folder in (out["grid"], federation):
+        failed = call(*server, "--out", folder)
+        assert (failed.code, f"error: {folder}: " in failed.err) == (2, True), failed
+    assert {kind: contents(folder) for kind, folder in out.items()} == before
+    assert not (federation / ".lock").exists()
+    for kind in ("grid", "study"):
+        assert call(*commands[kind], "--out", out[kind]).code == 0, "the same kind goes on"
+    assert call("ablate", recipe, "-m", "fedprox", "--seeds", "1", "--jobs", "1", "--out", out["grid"]).code == 0
+
+
+def test_a_folder_with_a_recipe_of_ones_own(recipe: Path) -> None:
+    text, folder = recipe.read_text(), recipe.parent
+    refused(call("run", recipe, "--out", folder), f"{recipe}: is a recipe without a run", "choose another folder")
+    assert recipe.read_text() == text
+    refused(call("report", folder), f"{folder}: holds no run (recipe.toml, versions.json)", "--out")
+    refused(call("watch", folder), f"{folder}: not a run folder", "a recipe.toml, but no run of it")
+    refused(call("watch", folder, "--web", "--no-open"), f"{folder}: holds no run")
 
 
 def test_resuming_with_other_settings(recipe: Path) -> None:

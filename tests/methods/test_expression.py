@@ -37,6 +37,9 @@ def test_exactly_one_component_aggregates() -> None:
     """Adding one replaces the old one, dropping it brings back the weighted mean."""
     assert list(parts("fedavg+no_exchange")) == ["no_exchange"]
     assert list(parts("local-no_exchange")) == ["weighted_mean"]
+    assert list(parts("fedavg+median")) == ["median"]
+    assert list(parts("fedavg+median-median+krum")) == ["krum"]
+    assert list(parts("fedavg+median+median")) == ["median"]
     assert parse_method("fedprox+no_exchange").aggregator == "no_exchange"
 
 
@@ -49,6 +52,9 @@ def test_exactly_one_component_aggregates() -> None:
         ("fedavg-nonsense", "not a component"),
         ("fedavg+fedbn", "'fedbn' is a method, and + adds a component; it consists of local_norm"),
         ("fedavg+proximal(nu=1)", "Its settings: mu"),
+        ("fedavg+median+krum", "'fedavg+median+krum': median and krum would each aggregate, and one component does"),
+        ("pathfl+median+proximal+no_exchange", "median and no_exchange would each aggregate"),
+        ("fedavg+median+krum-krum+weighted_mean", "median and weighted_mean would each aggregate"),
         ("fedavg+proximal(mu=-1)", "greater than or equal to 0"),
         ("fedavg+proximal(mu", "cannot read '(mu'"),
         ("fedavg+proximal(3)", "write name=value"),

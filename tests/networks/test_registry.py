@@ -8,7 +8,7 @@ import torch
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Task
 from polyclinic.networks import NETWORKS, SegmentationNetwork, build_network, network
-from polyclinic.recipe import NetworkSettings
+from polyclinic.recipe import NetworkSettings, UNetSettings
 from polyclinic.recipe.network import NETWORK_SETTINGS, UncheckedSettings
 
 RGB = Task(("background", "nucleus"), 3, 2)
@@ -30,6 +30,13 @@ def test_weights_depend_on_the_seed_alone_and_leave_the_global_generator_alone()
 def test_an_unknown_network_is_a_sentence() -> None:
     with pytest.raises(PolyclinicError, match=r"network\.name = 'unett' is not a network, did you mean 'unet'"):
         build_network(RGB, NetworkSettings(name="unett"), 0)
+
+
+def test_a_network_that_no_memory_can_hold_is_a_sentence() -> None:
+    with pytest.raises(
+        PolyclinicError, match=r"network\.width = 10000000000, network\.depth = 4, .*: too large for the"
+    ):
+        build_network(RGB, UNetSettings(width=10**10), 0)
 
 
 def test_a_network_is_built_with_its_own_settings() -> None:

@@ -24,6 +24,13 @@ def test_methods_that_rose_by_a_point_are_named_with_the_mean_over_their_seeds()
     assert late_rise_words(runs[2:]) == ""
 
 
+def test_an_order_is_spoken_of_where_there_are_several_methods() -> None:
+    several = late_rise_words([("fedavg", rose(0.03)), ("old", {})])
+    assert "with more of them (training.rounds) the order may be another;" in several
+    alone = late_rise_words([("fedavg", rose(0.03)), ("fedavg", rose(0.05))])
+    assert "with more of them (training.rounds) the result may be better;" in alone
+
+
 def test_one_seed_that_rose_does_not_speak_for_the_mean() -> None:
     assert late_rise_words([("fedavg", rose(0.03)), ("fedavg", rose(-0.02))]) == ""
 

@@ -30,6 +30,17 @@ def test_the_run_of_another_recipe_cannot_be_resumed(tmp_path: Path) -> None:
         RunFolder(tmp_path / "run").open(recipe.model_copy(update={"seed": 3}), resume=False)
 
 
+def test_a_recipe_alone_is_no_run(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert not folder.begun()
+    folder.recipe_file.write_text("seed = 1")
+    assert not folder.begun()
+    folder.events_file.write_text("")
+    assert folder.begun()
+    _saved(tmp_path)
+    assert RunFolder(tmp_path / "run").begun()
+
+
 def test_resuming_with_other_settings_names_every_key(tmp_path: Path) -> None:
     recipe = load_recipe(_saved(tmp_path))
     training = recipe.training.model_copy(update={"lr": 0.5, "batch_size": 7})

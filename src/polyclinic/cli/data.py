@@ -41,6 +41,10 @@ def check(
     """
     from rich.console import Console
 
+    if not no_sheet:
+        from polyclinic.data.contact_sheet import refuse_other_file
+
+        refuse_other_file(sheet)  # before all images are read, which takes minutes
     report = checked(folder)
     console = Console(highlight=False)
     if not json_output:
@@ -89,9 +93,9 @@ def cache(
     They are made again when a run needs them.
     """
     from polyclinic.core.wording import readable_bytes
-    from polyclinic.data.prepared_cache import PreparedCache, default_cache_folder
+    from polyclinic.data.prepared_cache import PreparedCache, default_cache_folder, named_cache
 
-    prepared = PreparedCache((folder or default_cache_folder()).expanduser(), 0)
+    prepared = PreparedCache(default_cache_folder(), 0) if folder is None else named_cache(folder)
     removed, in_use = prepared.clear() if clear else (0, 0)
     stored = prepared.stored()
     if json_output:
@@ -137,7 +141,7 @@ def _print_report(console: Console, report: CheckReport) -> None:
     task = report.federation.task
     kind = "3D" if task.spatial_dims == 3 else "2D slices of volumes" if report.federation.volumes_as_slices else "2D"
     channels = f"{task.channels} {'channel' if task.channels == 1 else 'channels'}"
-    names = ", ".join(f"{value} {name}" for value, name in enumerate(task.classes))
+    names = ", ".join(f"{value} {name}" for value, name in report.classes.items()) or "unknown"
     console.print(f"{report.federation.name}: {kind}, {channels}; classes {names}", markup=False)
     if task.regions:
         regions = ", ".join(f"{name} ({' '.join(map(str, members))})" for name, members in task.regions)

@@ -51,9 +51,15 @@ def server(
 
     with quick_imports():
         from polyclinic.deploy.coordinator.run_server import ServerSettings, run_server
+        from polyclinic.deploy.keys.key_folders import accepted
         from polyclinic.report.run_table import print_run
+        from polyclinic.runs.high_quorum import refuse_high_quorum
+        from polyclinic.runs.out_folder import refuse_other_use
 
+    refuse_other_use(out, "run")
     named = tuple(name.strip() for name in (sites or "").split(",") if name.strip())
+    if known := named or (tuple(accepted(keys)) if keys is not None and keys.is_dir() else ()):
+        refuse_high_quorum(loaded, len([site for site in known if site in (loaded.data.sites or known)]))
     if insecure:
         typer.echo("warning: --insecure: no encryption and no keys; use it on one machine, for trials only.", err=True)
     with ScreenObserver(loaded.method) as screen:

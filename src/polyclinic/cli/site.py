@@ -67,6 +67,11 @@ def site(
             "Give --key and --ca (polyclinic keys site makes the key, the coordinator has ca.crt), or --insecure to go "
             "without encryption."
         )
+    if "://" in server:
+        without = server.partition("://")[2].rstrip("/")
+        raise PolyclinicError(
+            f"--server {server}: expected HOST:PORT, without {server.partition('://')[0]}://; give {without or 'it'}."
+        )
     host, _, port = server.rpartition(":")
     if not host or not (port.isdecimal() and 0 < int(port) < 65536):
         raise PolyclinicError(f"--server {server}: expected HOST:PORT, such as fed.example.org:8443.")

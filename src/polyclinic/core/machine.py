@@ -10,6 +10,8 @@ from pathlib import Path, PurePosixPath
 
 import torch
 
+from polyclinic.core.wording import counted
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE = 2**30
 
@@ -81,6 +83,19 @@ def prepare_process(threads: int) -> None:
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     keep_freed_memory()
+
+
+def device_problem(name: str) -> str:
+    """Why PyTorch cannot compute on a device, empty where it can. A CUDA device is counted and not woken up."""
+    try:
+        device = torch.device(name)
+        if device.type == "cuda":
+            count = torch.cuda.device_count()
+            return "" if (device.index or 0) < count else f"this machine has {counted(count, 'usable CUDA device')}"
+        float(torch.zeros(1, device=device).sum())  # a device that holds no numbers cannot train
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        return str(error)
+    return ""
 
 
 def has_mps() -> bool:

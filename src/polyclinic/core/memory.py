@@ -3,7 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+
+from polyclinic.core.errors import PolyclinicError
+
+# What PyTorch says of a tensor that is larger than the memory, or than any number of bytes; few errors have a class.
+_ALLOCATOR = ("can't allocate memory", "not enough memory", "out of memory", "Storage size calculation overflowed",
+              "Overflow when unpacking long")  # fmt: skip
+
+
+@contextmanager
+def enough_memory(sentence: str) -> Iterator[None]:
+    """A block in which an allocation that fails is an error of the user's, in this sentence."""
+    try:
+        yield
+    except MemoryError as error:
+        raise PolyclinicError(sentence) from error
+    except (RuntimeError, TypeError) as error:
+        if not any(words in str(error) for words in _ALLOCATOR):
+            raise
+        raise PolyclinicError(sentence) from error
 
 
 def physical_memory() -> int:

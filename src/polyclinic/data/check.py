@@ -13,7 +13,7 @@ import numpy as np
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.data.federation import Federation, Item
-from polyclinic.data.open_tolerantly import open_tolerantly
+from polyclinic.data.open_tolerantly import ANY_CLASSES, open_tolerantly
 from polyclinic.data.problems import Problem, problem_of, relative
 from polyclinic.data.readers import read_image, read_label
 from polyclinic.data.site_totals import SiteRow, SiteTotals, style_shift
@@ -36,6 +36,15 @@ class CheckReport:
     """The axis along which volumes are cut into slices, where they are."""
 
     @property
+    def classes(self) -> dict[int, str]:
+        """Names by value: of declared classes, else of those that labels hold; none where no label tells."""
+        names = dict(enumerate(self.federation.task.classes))
+        if self.federation.task.classes != ANY_CLASSES:
+            return names
+        held = {name for row in self.rows for name in row.classes}
+        return {value: name for value, name in names.items() if name in held}
+
+    @property
     def errors(self) -> tuple[Problem, ...]:
         """What must be corrected before a run."""
         return tuple(problem for problem in self.problems if problem.severity == "error")
@@ -52,7 +61,7 @@ class CheckReport:
             "name": self.federation.name,
             "folder": str(self.federation.root),
             "task": {
-                "classes": list(task.classes),
+                "classes": list(self.classes.values()),
                 "channels": task.channels,
                 "spatial_dims": task.spatial_dims,
                 "regions": {name: list(members) for name, members in task.regions},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
+from PIL.PngImagePlugin import PngImageFile
 
 from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import atomic_write
@@ -19,6 +21,9 @@ from polyclinic.data.readers import Image, read_image, read_label
 
 COLOURS = ("#ffd60a", "#06d6a0", "#ef476f", "#118ab2", "#f78c6b", "#c77dff", "#ffffff", "#80ed99")
 Picture = tuple[NDArray[np.float32], NDArray[np.uint8], float]
+MARK = "polyclinic contact sheet"
+"""What the PNG says of itself as its ``Software``, by which a later sheet knows that it may replace it."""
+_DPI, _DEFAULT = 120, "contact-sheet.png"
 
 
 def contact_sheet(federation: Federation, path: Path, per_site: int = 6) -> int:
@@ -27,6 +32,7 @@ def contact_sheet(federation: Federation, path: Path, per_site: int = 6) -> int:
     Unreadable files are left out; when nothing can be read, nothing is written and the number is 0.
     Volumes are shown as the axial slice in the middle of their mask, front up, the patient's right on the left.
     """
+    refuse_other_file(path)
     rows = {site: _pick(items, federation.task, per_site) for site, items in federation.sites.items()}
     count = sum(map(len, rows.values()))
     if count == 0:
@@ -45,8 +51,29 @@ def contact_sheet(federation: Federation, path: Path, per_site: int = 6) -> int:
             _show(figure.add_axes(place), picture)
     _legend(figure, federation.task, left / width, foot / 2 / height, width)
     with atomic_write(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
+        figure.savefig(temporary, format="png", dpi=_DPI, metadata={"Software": MARK})
     return count
+
+
+def refuse_other_file(path: Path) -> None:
+    """A contact sheet may replace a contact sheet, and nothing else."""
+    if path.is_dir():
+        raise PolyclinicError(f"{path}: is a folder; name a file for the contact sheet, such as {path / _DEFAULT}.")
+    if os.path.lexists(path) and not (path.is_file() and _is_sheet(path)):  # a link to nothing is something, too
+        raise PolyclinicError(
+            f"{path}: is there already and no contact sheet of polyclinic; choose another name with --sheet."
+        )
+
+
+def _is_sheet(path: Path) -> bool:
+    try:
+        with PngImageFile(path) as picture:
+            about = picture.info
+    except (OSError, SyntaxError, ValueError):  # no PNG, or a damaged one
+        return False
+    # Those of earlier versions say nothing of themselves: they have the default name, a resolution, and no text.
+    plain = about.keys() == {"dpi"} and {round(number) for number in about["dpi"]} == {_DPI}
+    return about.get("Software") == MARK or (plain and path.name == _DEFAULT)
 
 
 def _pick(items: tuple[Item, ...], task: Task, count: int) -> list[Picture]:

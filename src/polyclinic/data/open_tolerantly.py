@@ -16,6 +16,9 @@ from polyclinic.data.open_federation import make_item, open_federation, site_fol
 from polyclinic.data.problems import Problem, problem_of, relative
 from polyclinic.recipe import DataSettings
 
+ANY_CLASSES = ("background", *(f"class {value}" for value in range(1, 256)))
+"""Stand for classes that nothing says, so that labels can be read: whoever shows them asks the labels first."""
+
 
 def open_tolerantly(source: str | Path, settings: DataSettings) -> tuple[Federation, list[Problem]]:
     """Open a federation, or as much of it as can be listed, with what kept the rest from opening.
@@ -114,9 +117,8 @@ def _task(
     known_classes = declared_classes(declared) or next(
         (entry.classes for entry in files.values() if entry.classes), None
     )
-    classes = known_classes or ("background", *(f"class {value}" for value in range(1, 256)))
     task = Task(
-        classes,
+        known_classes or ANY_CLASSES,
         declared.channels or channels.most_common(1)[0][0],
         dims,
         declared.modality,

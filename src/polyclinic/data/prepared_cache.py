@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,13 +17,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from polyclinic.core.errors import PolyclinicError
 from polyclinic.core.files import cache_folder, private_folder
 from polyclinic.core.locks import try_exclusive_lock
 from polyclinic.core.wording import MB, readable_bytes
 from polyclinic.data.cache_entry import CacheUnusableError, Entry, read_entry, unusable_if_it_fails
 from polyclinic.recipe import DataSettings
 
-_SUFFIX = ".safetensors"
+_SUFFIX, _HASHES = ".safetensors", "hashes"
+_ENTRY = re.compile(rf"\.?(images|labels)-[0-9a-f]{{32}}{re.escape(_SUFFIX)}(\.part)?")
+_CLUTTER = (".DS_Store", "Thumbs.db", "desktop.ini")
 _WAIT = 0.1  # seconds between two looks at an entry that another process makes
 _FORGOTTEN_AFTER = 90 * 24 * 3600  # seconds after which the hashes of a folder's files are no longer remembered
 Say = Callable[[str], None]
@@ -50,6 +54,30 @@ def default_cache_folder() -> Path:
     return cache_folder() / "prepared"
 
 
+def named_cache(folder: Path) -> PreparedCache:
+    """The cache in a folder that a person named: it must be there and hold nothing else, as all of it may be removed.
+
+    So a wrong name never costs a run its checkpoints, which are files of the same kind.
+    """
+    folder = folder.expanduser()
+    advice = "give a folder that data.cache names, or none for that of polyclinic"
+    try:
+        others = [path.name for path in sorted(folder.iterdir()) if not _is_of_a_cache(path)]
+    except FileNotFoundError:
+        raise PolyclinicError(f"{folder}: no such folder; {advice}.") from None
+    except OSError as error:
+        raise PolyclinicError(f"{folder}: cannot be read as a folder ({error.strerror or error}); {advice}.") from error
+    if others:
+        raise PolyclinicError(f"{folder}: no folder of prepared images, as it holds {others[0]}; {advice}.")
+    return PreparedCache(folder, 0)
+
+
+def _is_of_a_cache(path: Path) -> bool:
+    if path.is_dir():
+        return path.name == _HASHES
+    return _ENTRY.fullmatch(path.name) is not None or path.name in _CLUTTER
+
+
 class PreparedCache:
     """Entries of a folder, up to ``limit`` bytes."""
 
@@ -59,7 +87,7 @@ class PreparedCache:
     @property
     def hashes(self) -> Path:
         """Where hashes of files are remembered."""
-        return self.folder / "hashes"
+        return self.folder / _HASHES
 
     def holds(self, name: str) -> bool:
         """Whether there is an entry of this name."""

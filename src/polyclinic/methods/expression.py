@@ -27,6 +27,7 @@ def parse_method(expression: str) -> Method:
     method = _with_settings(whole, settings)
     for sign, name, settings in terms[1:]:
         method = _minus(method, name, expression) if sign == "-" else _plus(method, Part(name, settings))
+    _refuse_two_aggregators(terms, expression)
     for wanted in method.parts:
         validated(wanted)
     return replace(_described(method, whole), name=re.sub(r"\s+", "", expression))
@@ -130,6 +131,20 @@ def _plus(method: Method, new: Part) -> Method:
             ],
         )
     return with_parts(method, [*method.parts, new])
+
+
+def _refuse_two_aggregators(terms: list[tuple[str, str, dict[str, Any]]], expression: str) -> None:
+    """One that is added takes the place of the method's own; of two the first would be lost without a word."""
+    added: dict[str, None] = {}
+    for sign, name, _ in terms[1:]:
+        if sign == "-":
+            added.pop(name, None)
+        elif find_component(name).aggregates:
+            added[name] = None
+    if len(added) > 1:
+        raise PolyclinicError(
+            f"method = '{expression}': {' and '.join(added)} would each aggregate, and one component does; name one."
+        )
 
 
 def _minus(method: Method, name: str, expression: str) -> Method:

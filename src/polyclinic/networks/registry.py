@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from polyclinic.core.errors import PolyclinicError, suggestion
+from polyclinic.core.memory import enough_memory
 from polyclinic.core.once import once
 from polyclinic.core.seeds import seed_for, seed_torch
 from polyclinic.data.federation import Task
@@ -26,6 +27,7 @@ BuildNetwork = Callable[[int, int, int, Any], SegmentationNetwork]
 """From the numbers of channels, classes and spatial axes and the network's own settings to a network."""
 _Build = TypeVar("_Build", bound=BuildNetwork)
 
+_SIZES = ("width", "depth")  # keys that a network's size depends on most
 NETWORKS: dict[str, BuildNetwork] = {}
 
 
@@ -56,7 +58,13 @@ def build_network(task: Task, settings: NetworkSettings, seed: int) -> Segmentat
         hint = suggestion(settings.name, NETWORKS) or "."
         known = ", ".join(sorted(NETWORKS))
         raise PolyclinicError(f"network.name = '{settings.name}' is not a network{hint} Known: {known}.")
-    with torch.random.fork_rng(devices=[]):
+    with enough_memory(too_large(settings)), torch.random.fork_rng(devices=[]):
         seed_torch(seed_for(seed, "network"))
         build = NETWORKS[settings.name]
         return build(task.channels, len(task.classes), task.spatial_dims, checked_network(settings))
+
+
+def too_large(settings: NetworkSettings, where: str = "this machine") -> str:
+    """A sentence for a network that no memory can hold."""
+    size = "".join(f"network.{key} = {getattr(settings, key)}, " for key in _SIZES if hasattr(settings, key))
+    return f"{size}network.name = '{settings.name}': too large for the memory of {where}; give smaller numbers."

@@ -5,9 +5,19 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from polyclinic.recipe.section import Positive, Section
+
+
+def _share_or_count(value: float) -> float:
+    if value > 1 and value != int(value):
+        raise ValueError("it must be a share up to 1, or a whole number of sites")
+    return value
+
+
+ShareOrCount = Annotated[float, Field(gt=0), AfterValidator(_share_or_count)]
+"""Of sites: 0.5 is half of them, 1 is all, 2 is two."""
 
 
 class TrainingSettings(Section):
@@ -49,13 +59,13 @@ class TrainingSettings(Section):
         "auto",
         description="mixed precision of training: on GPUs; on every device, for processors with bfloat16; never",
     )
-    participation: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="share of the sites in a round (1: all of them), or their number (above 1)"
+    participation: ShareOrCount = Field(
+        1.0, description="share of the sites in a round (1: all of them), or their number (a whole one above 1)"
     )
-    quorum: Annotated[float, Field(gt=0)] = Field(
+    quorum: ShareOrCount = Field(
         0.5,
         description="share of the chosen sites that must return a good update (1: all of them), or their number "
-        "(above 1)",
+        "(a whole one above 1); more than a round has sites is refused",
     )
     max_update_ratio: Annotated[float, Field(ge=1)] | Literal["off"] = Field(
         1000.0,

@@ -24,7 +24,9 @@ def late_rise_words(summaries: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
     ``summaries`` are of finished runs, each with the name of its method. Runs of earlier versions do not tell.
     """
     found: dict[str, list[float]] = {}
+    methods = set()
     for method, summary in summaries:
+        methods.add(method)
         if (rise := _rise(summary)) is not None:
             found.setdefault(method, []).append(rise)
     rising = {method: mean(rises) for method, rises in found.items() if mean(rises) >= _MUCH}
@@ -32,9 +34,10 @@ def late_rise_words(summaries: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
         return ""
     each = [f"{printable_line(method)} {100 * rise:+.1f}" for method, rise in rising.items()]
     more = [f"{len(each) - _NAMED} more"] if len(each) > _NAMED else []
+    outcome = "the order may be another" if len(methods) > 1 else "the result may be better"
     return (
         "Not trained out: validation Dice rose by a point or more in the last third of the rounds "
-        f"({', '.join([*each[:_NAMED], *more])}); with more of them (training.rounds) the order may be another; "
+        f"({', '.join([*each[:_NAMED], *more])}); with more of them (training.rounds) {outcome}; "
         f"see {PAGE}."
     )
 

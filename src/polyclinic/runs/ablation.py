@@ -19,6 +19,7 @@ from polyclinic.runs.grid import carry_out, check_grid
 from polyclinic.runs.grid_finished import is_finished
 from polyclinic.runs.grid_plan import GridPlan, plan_grid
 from polyclinic.runs.grid_progress import GridObserver
+from polyclinic.runs.out_folder import refuse_other_use
 
 MOST_ROWS = 32
 """Subsets of all components of a method; more must be asked for, by naming the components."""
@@ -83,6 +84,7 @@ def run_ablation(
     plan: AblationPlan, metric: str = "dice", jobs: int | None = None, observer: GridObserver | None = None
 ) -> None:
     """Run what is missing."""
+    refuse_other_use(plan.out, "comparison")
     check_grid(plan.grid, metric)
     for run in plan.listed.runs():
         is_finished(run)  # raises where the folder holds runs of another recipe, which one table must not mix

@@ -117,6 +117,13 @@ class RunFolder:
             )
         write_text(path, text)
 
+    def begun(self) -> bool:
+        """Whether a run has ever begun here; people have recipes in folders of their own, without a run."""
+        about = ("versions.json", "method.json", "events.jsonl", "summary.json", "checkpoints")
+        return (self.path / "live.json").exists() or (
+            self.recipe_file.exists() and any((self.path / name).exists() for name in about)
+        )
+
     def started(self) -> bool:
         """Whether a round was ever finished here; before that there is nothing to lose."""
         return any(self.path.glob("checkpoints/*/server.safetensors"))

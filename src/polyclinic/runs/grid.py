@@ -21,6 +21,7 @@ from polyclinic.runs.grid_plan import GridPlan, GridRun
 from polyclinic.runs.grid_progress import GridObserver, GridProgress
 from polyclinic.runs.grid_schedule import Room, chosen_slots, most_side_by_side, room_for
 from polyclinic.runs.known_here_only import known_here_only
+from polyclinic.runs.out_folder import refuse_other_use
 from polyclinic.runs.side_by_side import TICK, SideBySide
 from polyclinic.runs.start_run import run as run_in_this_process
 
@@ -29,6 +30,7 @@ def run_grid(
     plan: GridPlan, *, metric: str = "dice", jobs: int | None = None, observer: GridObserver | None = None
 ) -> None:
     """Run what is missing of the grid, whose runs must measure ``metric``."""
+    refuse_other_use(plan.out, "comparison")
     check_grid(plan, metric)
     plan.save()
     with closing(carry_out(plan.runs(), jobs, observer)) as finished:

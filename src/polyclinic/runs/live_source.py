@@ -205,9 +205,10 @@ def _require_folder(path: Path, target: str) -> None:
             raise PolyclinicError(
                 f"{path}: holds several runs; give one of their folders, or --web to watch all of them in the browser."
             )
-        if not any((path / name).exists() for name in ("live.json", "recipe.toml")):
+        if not RunFolder(path).begun():
+            recipe = "a recipe.toml, but no run of it" if (path / "recipe.toml").exists() else "no recipe.toml"
             raise PolyclinicError(
-                f"{path}: not a run folder (it has no live.json and no recipe.toml); a run that has just been started "
+                f"{path}: not a run folder (it has no live.json and {recipe}); a run that has just been started "
                 "needs a moment."
             )
     elif path.exists():

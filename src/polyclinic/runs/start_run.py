@@ -20,9 +20,11 @@ from polyclinic.recipe.files import load_recipe, require_federation
 from polyclinic.runs.event_recorder import EventRecorder
 from polyclinic.runs.folder import RunFolder
 from polyclinic.runs.grid_plan import folder_name
+from polyclinic.runs.high_quorum import refuse_high_quorum
 from polyclinic.runs.live_view import Live
 from polyclinic.runs.local_execution import LocalExecution
 from polyclinic.runs.longer_run import change_rounds
+from polyclinic.runs.out_folder import refuse_other_use
 from polyclinic.runs.plan import RunPlan, plan_run
 from polyclinic.runs.profile import profile_written, profiled_run
 from polyclinic.runs.remote_execution import refuse_impossible
@@ -75,6 +77,9 @@ def _run(recipe: Recipe, out: str | Path | None, resume: bool, observer: Observe
         entry = find_engine(recipe.engine.name)
         plan = _with_absolute_federation(plan_run(recipe))
     folder = RunFolder(Path(out) if out is not None else default_folder(plan))
+    refuse_other_use(folder.path, "run")
+    if not plan.method.pooled:
+        refuse_high_quorum(plan.recipe, len(plan.federation.sites))
     with folder.locked():
         if resume and entry.opens is not None:
             change_rounds(folder, plan)

@@ -19,6 +19,7 @@ from polyclinic.recipe.files import load_recipe
 from polyclinic.runs.grid import carry_out, check_grid
 from polyclinic.runs.grid_plan import GridPlan, folder_name, plan_grid
 from polyclinic.runs.grid_progress import GridObserver
+from polyclinic.runs.out_folder import refuse_other_use
 
 _ABOUT_LABELS = ("data.labelled", "data.label_seed")  # keys that say nothing where all labels are read
 
@@ -148,6 +149,7 @@ def run_study(
     plan: StudyPlan, metric: str = "dice", jobs: int | None = None, observer: GridObserver | None = None
 ) -> Generator[GridPlan, None, None]:
     """Run what is missing, all grids at once, and give each grid as soon as all of its runs are done."""
+    refuse_other_use(plan.out, "study")
     grids = plan.in_order
     for grid in grids:
         check_grid(grid, metric)

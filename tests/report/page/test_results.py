@@ -62,7 +62,9 @@ def test_folders_that_hold_something_else_get_a_sentence(tmp_path: Path) -> None
         return str(error.value)
 
     assert "no such folder" in sentence(tmp_path / "none")
-    assert "neither a run" in sentence(tmp_path)
+    assert "holds no run (recipe.toml, versions.json), no comparison" in sentence(tmp_path)
+    (tmp_path / "recipe.toml").write_text("seed = 1")
+    assert "holds no run" in sentence(tmp_path), "people keep recipes in folders of their own"
     grid = write_grid(tmp_path / "grid")
     assert "it has fedavg, fedbn, fedprox" in sentence(grid, "fedsgd")
     assert "one run, of fedavg" in sentence(grid / "m0-seed0", "fedbn")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from polyclinic.core.errors import PolyclinicError
+from polyclinic.core.files import make_folder
 from polyclinic.core.locks import exclusive_lock
 from polyclinic.core.log_file import LogFile
 from polyclinic.data.layouts import looks_like_site
@@ -28,8 +29,9 @@ def federation_of(data: Path, name: str, home: Path) -> Path:
         raise PolyclinicError(f"{data}: no such folder; give the folder that holds {name}/images, or images itself.")
     if not looks_like_site(data):
         return data.resolve()
+    _make_home(home)
     federation = home / "federation"
-    federation.mkdir(parents=True, exist_ok=True)
+    make_folder(federation)
     link = federation / name
     if link.is_symlink():
         link.unlink()
@@ -72,9 +74,9 @@ def run_site(
 ) -> None:
     """Run the site until it is interrupted; every line of its log goes to ``echo`` too."""
     require_flower()
+    _require_device(settings.device)
     home = Path(settings.home)
-    home.mkdir(parents=True, exist_ok=True)
-    home.chmod(0o700)
+    _make_home(home)
     taken = "another polyclinic site works in this home; stop it, or give another --home."
     with exclusive_lock(home, taken), LogFile(home / "site.log") as file:
 
@@ -91,3 +93,24 @@ def run_site(
                     time.sleep(_POLL_INTERVAL)
         finally:
             log("stopped")
+
+
+def _make_home(home: Path) -> None:
+    """Have a folder that nobody else can look into."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        home.chmod(0o700)
+    except OSError as error:
+        raise PolyclinicError(
+            f"--home {home}: cannot be made ({error.strerror or error}); give a folder that can be written."
+        ) from error
+
+
+def _require_device(name: str | None) -> None:
+    """Say now, and not in every run, that there is no such device; without --device one that is there is taken."""
+    if name in (None, "auto", "cpu"):
+        return
+    from polyclinic.core.machine import device_problem  # needs torch, which takes time to load
+
+    if problem := device_problem(name):
+        raise PolyclinicError(f"--device {name}: cannot be used here ({problem}); give cpu, or leave it out.")

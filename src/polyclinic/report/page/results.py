@@ -154,10 +154,10 @@ def read_results(folder: Path, reference: str | None = None) -> Results:
             plan, base = {}, None  # a later comparison of other methods is what the folder's tables are of
         kind: Kind = "ablation" if plan else "comparison"
         return Results(kind, folder, (_grid(folder, reference, base=base),), plan)
-    file = RunFolder(folder).recipe_file
-    if not file.exists():
+    if not (RunFolder(folder).recipe_file.exists() and RunFolder(folder).begun()):
         raise PolyclinicError(
-            f"{folder}: holds neither a run (recipe.toml) nor a comparison (grid.json) nor a study (study.json)."
+            f"{folder}: holds no run (recipe.toml, versions.json), no comparison (grid.json) and no study "
+            "(study.json); give the folder that --out named."
         )
     recipe = RunRecord("", 0, folder).recipe
     run = RunRecord(str(recipe.get("method", "fedavg")), int(recipe.get("seed", 0)), folder)

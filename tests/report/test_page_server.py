@@ -74,7 +74,7 @@ def test_a_folder_that_is_gone_is_said_and_the_server_stays(server: PageServer) 
     home = urlsplit(server.address).path
     (server.watched.folder / "recipe.toml").rename(server.watched.folder / "hidden")  # type: ignore[attr-defined]
     answer = get(server, f"{home}news")
-    assert (answer.status, b"neither a run" in answer.read()) == (503, True)
+    assert (answer.status, b"holds no run" in answer.read()) == (503, True)
     (server.watched.folder / "hidden").rename(server.watched.folder / "recipe.toml")  # type: ignore[attr-defined]
     assert get(server, f"{home}news").status == 200
 
@@ -84,7 +84,7 @@ def test_a_folder_that_stays_away_ends_it_with_the_reason(tmp_path: Path, monkey
     server = PageServer(watched_folder(run, None))
     (run / "recipe.toml").unlink()
     monkeypatch.setattr(page_server, "_LONGEST_WAIT", 0.0)
-    with pytest.raises(PolyclinicError, match="neither a run"):
+    with pytest.raises(PolyclinicError, match="holds no run"):
         server.serve_until_over(every=0.01)
 
 

@@ -57,7 +57,7 @@ def test_a_grid_is_over_when_all_of_its_runs_are(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_run_is_refused_before_anything_is_served(tmp_path: Path) -> None:
-    with pytest.raises(PolyclinicError, match="neither a run"):
+    with pytest.raises(PolyclinicError, match="holds no run"):
         watched_folder(tmp_path, None)
 
 

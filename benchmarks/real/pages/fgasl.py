@@ -53,7 +53,8 @@ FGASL = Page(
     (
         *SAME,
         "6 labelled images a site; tested on the own test images of all sites. `fl_lower` is FedAvg on the labelled",
-        "images alone, `fl_upper` with all labels. Unseen sites are another question, with tables of its own. Nuclei:",
+        "images alone, by samples and uniform at once, because all sites have as many; `fl_upper` is FedAvg with all",
+        "labels. Unseen sites are another question, with tables of its own. Nuclei:",
         "three sets, one of each kind, and the middle of each image, 128 x 128 pixels.",
         "Every method of the family gets three settings on the left ventricle, searched with half of the rounds; one",
         "that is not published must be a point better with both seeds. None of FGASL's was, but its pseudo labels do",
